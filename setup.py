@@ -1,0 +1,40 @@
+"""Installs delphi_traj. Every fact about the package stands in settings.ini."""
+from configparser import ConfigParser
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+here = Path(__file__).parent
+parser = ConfigParser(delimiters=["="])
+parser.read(here / "settings.ini", encoding="utf8")
+facts = parser["DEFAULT"]
+
+
+def words(key):
+    "The value of `key` split at white space: one requirement, one word."
+    return facts.get(key, "").split()
+
+
+dev = words("dev_requirements")
+setup(
+    name=facts["lib_name"],
+    version=facts["version"],
+    description=facts["description"],
+    long_description=(here / "README.md").read_text(encoding="utf8"),
+    long_description_content_type="text/markdown",
+    author=facts["author"],
+    author_email=facts["author_email"],
+    url=facts["git_url"],
+    license="Apache-2.0",
+    keywords=facts["keywords"],
+    packages=find_packages(include=["delphi_traj", "delphi_traj.*"]),
+    include_package_data=True,
+    python_requires=">=" + facts["min_python"],
+    install_requires=words("requirements"),
+    extras_require={"dev": dev},
+    entry_points={
+        "console_scripts": [line for line in facts["console_scripts"].split() if line],
+        "nbdev": [f"{facts['lib_name']}={facts['lib_path']}._modidx:d"],
+    },
+    zip_safe=False,
+)
