@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MIXERS', 'FeedForward', 'SwiGLU', 'grouped_swiglu_einsum', 'grouped_swiglu', 'cross_group_swiglu',
-           'xavier_per_slice_', 'TrajectoryMixer', 'TrajMixerV1', 'PreNormResidual', 'GroupLayerNorm', 'TrajMixerV5',
-           'register_mixer', 'refuse_options', 'ffn_stage', 'swiglu_stage', 'traj_mixer_v1_stage',
+           'xavier_per_slice_', 'unfilled', 'TrajectoryMixer', 'TrajMixerV1', 'PreNormResidual', 'GroupLayerNorm',
+           'TrajMixerV5', 'register_mixer', 'refuse_options', 'ffn_stage', 'swiglu_stage', 'traj_mixer_v1_stage',
            'traj_mixer_v5_stage', 'make_stage']
 
 # %% ../../nbs/11_mixers.ipynb #2b29f1b3
@@ -17,7 +17,7 @@ from einops import rearrange, einsum
 from fastcore.basics import patch
 from .groups import group_width, split_groups, merge_groups, per_group_linear
 
-# %% ../../nbs/11_mixers.ipynb #4e199bda
+# %% ../../nbs/11_mixers.ipynb #64e47192
 class FeedForward(nn.Module):
     "The two-layer feed-forward branch that the mixers replace (V1.12)."
     def __init__(self,
@@ -27,12 +27,15 @@ class FeedForward(nn.Module):
         super().__init__()
         hidden = 4 * d_model if hidden is None else hidden
         self.net = nn.Sequential(nn.Linear(d_model, hidden), nn.GELU(), nn.Linear(hidden, d_model))
-    def forward(self,
-        x:Tensor, # [... d_model]
-    )->Tensor:    # [... d_model]
-        return self.net(x)
 
-# %% ../../nbs/11_mixers.ipynb #44a06670
+# %% ../../nbs/11_mixers.ipynb #7e96a3df
+@patch
+def forward(self:FeedForward,
+    x:Tensor, # [... d_model]
+)->Tensor:    # [... d_model]
+    return self.net(x)
+
+# %% ../../nbs/11_mixers.ipynb #b69269bf
 class SwiGLU(nn.Module):
     "The full-width SwiGLU branch with biases, the historical baseline (V1.12)."
     def __init__(self,
@@ -43,10 +46,13 @@ class SwiGLU(nn.Module):
         hidden = 5 * d_model // 2 if hidden is None else hidden
         self.gate_proj, self.value_proj = nn.Linear(d_model, hidden), nn.Linear(d_model, hidden)
         self.output_proj = nn.Linear(hidden, d_model)
-    def forward(self,
-        x:Tensor, # [... d_model]
-    )->Tensor:    # [... d_model]
-        return self.output_proj(F.silu(self.gate_proj(x)) * self.value_proj(x))
+
+# %% ../../nbs/11_mixers.ipynb #333aa1e1
+@patch
+def forward(self:SwiGLU,
+    x:Tensor, # [... d_model]
+)->Tensor:    # [... d_model]
+    return self.output_proj(F.silu(self.gate_proj(x)) * self.value_proj(x))
 
 # %% ../../nbs/11_mixers.ipynb #a2f62c63
 def grouped_swiglu_einsum(
@@ -60,14 +66,14 @@ def grouped_swiglu_einsum(
     V = einsum(x, value, '... n i, n i h -> ... n h')
     return einsum(F.silu(G) * V, output, '... n h, n h i -> ... n i')
 
-# %% ../../nbs/11_mixers.ipynb #21cdfa14
+# %% ../../nbs/11_mixers.ipynb #4175af45
 def grouped_swiglu(
     x:Tensor,      # [... n i]
     gate:Tensor,   # [n i h]
     value:Tensor,  # [n i h]
     output:Tensor, # [n h i]
 )->Tensor:         # [... n i]
-    "A SwiGLU of its own for each block n, as batched products on [n t i] (V1.6-V1.8, V5.3, V5.6)."
+    "A SwiGLU of its own for each block n, as batched products on [n t i] (V1.6-V1.8, V5.3)."
     rows = rearrange(x, '... n i -> n (...) i').contiguous()
     M = F.silu(rows @ gate) * (rows @ value)
     return rearrange(M @ output, 'n t i -> t n i').reshape(x.shape)
@@ -91,9 +97,16 @@ def xavier_per_slice_(
     bound = math.sqrt(6 / sum(weight.shape[-2:]))
     return nn.init.uniform_(weight, -bound, bound)
 
-# %% ../../nbs/11_mixers.ipynb #c76a4a3c
+# %% ../../nbs/11_mixers.ipynb #d55a1cf6
+def unfilled(
+    *shape:int, # the document's storage shape
+)->nn.Parameter:
+    "A parameter without values yet; `reset_parameters` fills it."
+    return nn.Parameter(torch.empty(*shape))
+
+# %% ../../nbs/11_mixers.ipynb #180fc6ba
 class TrajectoryMixer(nn.Module):
-    "SwiGLU along the trajectory axis only: no norm, no alignment, no residual (ET.14)."
+    "A SwiGLU along the trajectory axis and nothing else (ET.14)."
     def __init__(self,
         n_trajectory:int,     # g
         trajectory_dim:int,   # d
@@ -102,24 +115,24 @@ class TrajectoryMixer(nn.Module):
         super().__init__()
         g, d, h = n_trajectory, trajectory_dim, 4 * n_trajectory if hidden is None else hidden
         if min(g, d, h) < 1: raise ValueError(f"Found n_trajectory={g}, trajectory_dim={d}, hidden={h}; each must be at least 1.")
-        self.gate_proj, self.value_proj = nn.Parameter(torch.empty(d, g, h)), nn.Parameter(torch.empty(d, g, h))
-        self.output_proj = nn.Parameter(torch.empty(d, h, g))
+        self.gate_proj, self.value_proj, self.output_proj = unfilled(d, g, h), unfilled(d, g, h), unfilled(d, h, g)
         self.reset_parameters()
 
-# %% ../../nbs/11_mixers.ipynb #8da18540
+# %% ../../nbs/11_mixers.ipynb #4540cb3d
 @patch
 def reset_parameters(self:TrajectoryMixer):
     "Gate and value Xavier per inner coordinate, output N(0, 1e-3)."
     for w in (self.gate_proj, self.value_proj): xavier_per_slice_(w)
     nn.init.normal_(self.output_proj, std=1e-3)
 
+# %% ../../nbs/11_mixers.ipynb #81cdba44
 @patch
 def forward(self:TrajectoryMixer,
     x:Tensor, # trajectory state, [... g d]
-)->Tensor:    # [... g d]
+)->Tensor:    # its update, [... g d]
     return cross_group_swiglu(x, self.gate_proj, self.value_proj, self.output_proj)
 
-# %% ../../nbs/11_mixers.ipynb #1a502f0c
+# %% ../../nbs/11_mixers.ipynb #5d280d53
 class TrajMixerV1(nn.Module):
     "Alignment inside groups, then a SwiGLU across groups: the branch alone (V1.5-V1.11)."
     def __init__(self,
@@ -130,12 +143,11 @@ class TrajMixerV1(nn.Module):
         super().__init__()
         g, d, h = n_group, group_width(d_model, n_group), hidden_group
         if h < 1: raise ValueError(f"hidden_group is {h}; it must be at least 1.")
-        self.group_align = nn.Parameter(torch.empty(g, d, d))
-        self.gate_proj, self.value_proj = nn.Parameter(torch.empty(d, g, h)), nn.Parameter(torch.empty(d, g, h))
-        self.output_proj = nn.Parameter(torch.empty(d, h, g))
+        self.group_align = unfilled(g, d, d)
+        self.gate_proj, self.value_proj, self.output_proj = unfilled(d, g, h), unfilled(d, g, h), unfilled(d, h, g)
         self.reset_parameters()
 
-# %% ../../nbs/11_mixers.ipynb #e22b864b
+# %% ../../nbs/11_mixers.ipynb #e554898a
 @patch
 def reset_parameters(self:TrajMixerV1):
     "Identity alignment, Xavier gate and value, output N(0, 1e-3) (V1.14)."
@@ -143,6 +155,7 @@ def reset_parameters(self:TrajMixerV1):
     for w in (self.gate_proj, self.value_proj): xavier_per_slice_(w)
     nn.init.normal_(self.output_proj, std=1e-3)
 
+# %% ../../nbs/11_mixers.ipynb #27264249
 @patch
 def forward(self:TrajMixerV1,
     x:Tensor, # normalised hidden vectors N, [... (g d)]
@@ -150,7 +163,7 @@ def forward(self:TrajMixerV1,
     Z = per_group_linear(split_groups(x, len(self.group_align)), self.group_align)
     return merge_groups(cross_group_swiglu(Z, self.gate_proj, self.value_proj, self.output_proj))
 
-# %% ../../nbs/11_mixers.ipynb #84624915
+# %% ../../nbs/11_mixers.ipynb #bbc10d31
 class PreNormResidual(nn.Module):
     "A stage around a branch: x + Dropout(branch(norm(x))) (V1.2, V1.3)."
     def __init__(self,
@@ -160,32 +173,38 @@ class PreNormResidual(nn.Module):
     ):
         super().__init__()
         self.norm, self.branch, self.dropout = norm, branch, nn.Dropout(dropout)
-    def forward(self,
-        x:Tensor, # [... d_model]
-    )->Tensor:    # [... d_model]
-        return x + self.dropout(self.branch(self.norm(x)))
 
-# %% ../../nbs/11_mixers.ipynb #0e6c1164
+# %% ../../nbs/11_mixers.ipynb #20305dd2
+@patch
+def forward(self:PreNormResidual,
+    x:Tensor, # residual stream, [... d_model]
+)->Tensor:    # [... d_model]
+    return x + self.dropout(self.branch(self.norm(x)))
+
+# %% ../../nbs/11_mixers.ipynb #94a9bdea
 class GroupLayerNorm(nn.Module):
     "LayerNorm inside each group, an ablation and never the default (V1.13)."
     def __init__(self,
-        n_group:int,     # g
-        d_group:int,     # d
-        eps:float=1e-5,  # as nn.LayerNorm
+        n_group:int, # g
+        d_group:int, # d
+        eps:float=1e-5,
     ):
         super().__init__()
         self.eps = eps
         self.weight, self.bias = nn.Parameter(torch.ones(n_group, d_group)), nn.Parameter(torch.zeros(n_group, d_group))
-    def forward(self,
-        x:Tensor, # [... (g d)]
-    )->Tensor:    # [... (g d)]
-        n_group, d_group = self.weight.shape
-        z = F.layer_norm(split_groups(x, n_group), (d_group,), eps=self.eps)
-        return merge_groups(z * self.weight + self.bias)
 
-# %% ../../nbs/11_mixers.ipynb #9317c6f2
+# %% ../../nbs/11_mixers.ipynb #21d8b93c
+@patch
+def forward(self:GroupLayerNorm,
+    x:Tensor, # [... (g d)]
+)->Tensor:    # [... (g d)]
+    n_group, d_group = self.weight.shape
+    z = F.layer_norm(split_groups(x, n_group), (d_group,), eps=self.eps)
+    return merge_groups(z * self.weight + self.bias)
+
+# %% ../../nbs/11_mixers.ipynb #8165e660
 class TrajMixerV5(nn.Module):
-    "The whole stage: norm, SwiGLU inside groups, static gate, SwiGLU across groups, residual (V5.2-V5.8)."
+    "The whole stage: norm, SwiGLU inside groups, static gate, SwiGLU across, residual (V5.2-V5.8)."
     def __init__(self,
         d_model:int,       # width of the hidden vector, g * d
         n_group:int,       # g, the number of heads
@@ -194,10 +213,9 @@ class TrajMixerV5(nn.Module):
         super().__init__()
         g, d = n_group, group_width(d_model, n_group)
         self.norm, self.dropout = nn.LayerNorm(d_model), nn.Dropout(dropout)
-        empty = lambda *shape: nn.Parameter(torch.empty(*shape))
-        self.intra_gate_proj, self.intra_value_proj = empty(g, d, 4*d), empty(g, d, 4*d)
-        self.intra_output_proj, self.intra_gate_logits = empty(g, 4*d, d), empty(g, d)
-        self.gate_proj, self.value_proj, self.output_proj = empty(d, g, 4*g), empty(d, g, 4*g), empty(d, 4*g, g)
+        self.intra_gate_proj, self.intra_value_proj = unfilled(g, d, 4*d), unfilled(g, d, 4*d)
+        self.intra_output_proj, self.intra_gate_logits = unfilled(g, 4*d, d), unfilled(g, d)
+        self.gate_proj, self.value_proj, self.output_proj = unfilled(d, g, 4*g), unfilled(d, g, 4*g), unfilled(d, 4*g, g)
         self.reset_parameters()
 
 # %% ../../nbs/11_mixers.ipynb #c8510cae
@@ -210,20 +228,21 @@ def reset_parameters(self:TrajMixerV5):
     nn.init.constant_(self.intra_gate_logits, math.log(.1 / .9))
     nn.init.normal_(self.output_proj, std=1e-3)
 
-# %% ../../nbs/11_mixers.ipynb #78330ac9
-@patch(as_prop=True)
-def gate(self:TrajMixerV5)->Tensor: # Gamma in (0, 1), [g d]
-    "The static gate, shared over people and events (V5.4)."
-    return torch.sigmoid(self.intra_gate_logits)
-
-# %% ../../nbs/11_mixers.ipynb #1c543b02
+# %% ../../nbs/11_mixers.ipynb #f48e1c01
 @patch
 def intra(self:TrajMixerV5,
     G:Tensor, # [... g d]
 )->Tensor:    # P, [... g d]
-    "SwiGLU inside each group (V5.3)."
+    "The SwiGLU inside each group (V5.3)."
     return grouped_swiglu(G, self.intra_gate_proj, self.intra_value_proj, self.intra_output_proj)
 
+# %% ../../nbs/11_mixers.ipynb #91d063a6
+@patch(as_prop=True)
+def gate(self:TrajMixerV5)->Tensor: # Gamma, between 0 and 1, [g d]
+    "The static gate, the same for every person and event (V5.4)."
+    return torch.sigmoid(self.intra_gate_logits)
+
+# %% ../../nbs/11_mixers.ipynb #e97ca8db
 @patch
 def fuse(self:TrajMixerV5,
     G:Tensor, # [... g d]
@@ -231,14 +250,15 @@ def fuse(self:TrajMixerV5,
     "Add the gated result of the inside mixing (V5.5)."
     return G + self.gate * self.intra(G)
 
+# %% ../../nbs/11_mixers.ipynb #5c95eaaf
 @patch
 def cross(self:TrajMixerV5,
     U:Tensor, # [... g d]
 )->Tensor:    # [... g d]
-    "SwiGLU across groups (V5.6)."
+    "The SwiGLU across groups (V5.6)."
     return cross_group_swiglu(U, self.gate_proj, self.value_proj, self.output_proj)
 
-# %% ../../nbs/11_mixers.ipynb #b349f80f
+# %% ../../nbs/11_mixers.ipynb #bd08a597
 @patch
 def update(self:TrajMixerV5,
     x:Tensor, # residual stream, [... (g d)]
@@ -247,22 +267,22 @@ def update(self:TrajMixerV5,
     G = split_groups(self.norm(x), len(self.intra_gate_logits))
     return merge_groups(self.cross(self.fuse(G)))
 
+# %% ../../nbs/11_mixers.ipynb #c7cad10b
 @patch
 def forward(self:TrajMixerV5,
     x:Tensor, # residual stream, [... (g d)]
 )->Tensor:    # [... (g d)]
     return x + self.dropout(self.update(x))
 
-# %% ../../nbs/11_mixers.ipynb #bb6b3d03
+# %% ../../nbs/11_mixers.ipynb #ba0078ec
 MIXERS = {} # name -> builder(d_model, n_head, *, hidden_group, hidden, dropout, group_wise_layer_norm) -> stage
 
+# %% ../../nbs/11_mixers.ipynb #1e5b9aac
 def register_mixer(
     name:str, # the name in `MIXERS` and in a configuration
 ):
     "Decorator: enter a stage's builder in `MIXERS`."
-    def enter(builder):
-        MIXERS[name] = builder
-        return builder
+    def enter(builder): return MIXERS.setdefault(name, builder)
     return enter
 
 # %% ../../nbs/11_mixers.ipynb #f7bf940a
@@ -274,31 +294,33 @@ def refuse_options(
     for option, given in options.items():
         if given: raise ValueError(f"{option}={given!r} was given, but the mixer {name!r} has no such option; leave it out.")
 
-# %% ../../nbs/11_mixers.ipynb #d2b94dd6
+# %% ../../nbs/11_mixers.ipynb #5af2cf98
 @register_mixer('ffn')
 def ffn_stage(d_model, n_head, *, hidden_group=20, hidden=None, dropout=0.0, group_wise_layer_norm=False):
-    "LayerNorm, `FeedForward`, residual."
+    "LayerNorm, `FeedForward`, residual (V1.12)."
     refuse_options('ffn', group_wise_layer_norm=group_wise_layer_norm)
     return PreNormResidual(nn.LayerNorm(d_model), FeedForward(d_model, hidden), dropout)
 
+# %% ../../nbs/11_mixers.ipynb #3df0e665
 @register_mixer('swiglu')
 def swiglu_stage(d_model, n_head, *, hidden_group=20, hidden=None, dropout=0.0, group_wise_layer_norm=False):
-    "LayerNorm, `SwiGLU`, residual."
+    "LayerNorm, `SwiGLU`, residual (V1.12)."
     refuse_options('swiglu', group_wise_layer_norm=group_wise_layer_norm)
     return PreNormResidual(nn.LayerNorm(d_model), SwiGLU(d_model, hidden), dropout)
 
-# %% ../../nbs/11_mixers.ipynb #e174d869
+# %% ../../nbs/11_mixers.ipynb #4a25e4ac
 @register_mixer('traj_mixer_v1')
 def traj_mixer_v1_stage(d_model, n_head, *, hidden_group=20, hidden=None, dropout=0.0, group_wise_layer_norm=False):
     "LayerNorm (V1.2) or its group-wise ablation (V1.13), `TrajMixerV1`, residual."
     refuse_options('traj_mixer_v1', hidden=hidden)
-    d_group = group_width(d_model, n_head)
-    norm = GroupLayerNorm(n_head, d_group) if group_wise_layer_norm else nn.LayerNorm(d_model)
-    return PreNormResidual(norm, TrajMixerV1(d_model, n_head, hidden_group), dropout)
+    branch = TrajMixerV1(d_model, n_head, hidden_group)
+    norm = GroupLayerNorm(n_head, d_model // n_head) if group_wise_layer_norm else nn.LayerNorm(d_model)
+    return PreNormResidual(norm, branch, dropout)
 
+# %% ../../nbs/11_mixers.ipynb #93301f3f
 @register_mixer('traj_mixer_v5')
 def traj_mixer_v5_stage(d_model, n_head, *, hidden_group=20, hidden=None, dropout=0.0, group_wise_layer_norm=False):
-    "`TrajMixerV5`, which owns its norm and residual."
+    "`TrajMixerV5`, which owns its norm and its residual (V5.2-V5.8)."
     refuse_options('traj_mixer_v5', hidden=hidden, group_wise_layer_norm=group_wise_layer_norm)
     return TrajMixerV5(d_model, n_head, dropout)
 
