@@ -277,12 +277,14 @@ def forward(self:TrajMixerV5,
 # %% ../../nbs/11_mixers.ipynb #ba0078ec
 MIXERS = {} # name -> builder(d_model, n_head, *, hidden_group, hidden, dropout, group_wise_layer_norm) -> stage
 
-# %% ../../nbs/11_mixers.ipynb #1e5b9aac
+# %% ../../nbs/11_mixers.ipynb #457e2ee6
 def register_mixer(
     name:str, # the name in `MIXERS` and in a configuration
 ):
     "Decorator: enter a stage's builder in `MIXERS`."
-    def enter(builder): return MIXERS.setdefault(name, builder)
+    def enter(builder):
+        MIXERS[name] = builder
+        return builder
     return enter
 
 # %% ../../nbs/11_mixers.ipynb #f7bf940a
