@@ -130,7 +130,7 @@ def _exposure(age, valid, start, end):
 # %% ../../nbs/02_batches.ipynb #8f539e72
 OBJECTIVES = ('delphi', 'competing')
 
-# %% ../../nbs/02_batches.ipynb #f0531cba
+# %% ../../nbs/02_batches.ipynb #04866812
 def collate(cohort:Cohort, # the people of the batch
             objective='competing', # 'delphi', 'competing', or None for inputs only
             no_events='regular', # 'regular', 'random' or None
@@ -140,8 +140,9 @@ def collate(cohort:Cohort, # the people of the batch
             )->Batch:
     "People as a `Batch` with what the objective needs."
     if objective not in OBJECTIVES + (None,): raise ValueError(f'objective={objective!r}; expected one of {OBJECTIVES} or None')
-    if cohort.vocab.no_event is None and no_events is not None: raise ValueError('the vocabulary has no no-event code; pass no_events=None')
-    person, age = _no_event_rows(cohort, objective, no_events, every, seed, epoch) if no_events else (np.zeros(0, np.int64),) * 2
+    needed = no_events is not None or objective == 'competing' # which always has a position at `start`
+    if needed and cohort.vocab.no_event is None: raise ValueError('the vocabulary has no no-event code; this objective needs one')
+    person, age = _no_event_rows(cohort, objective, no_events, every, seed, epoch) if needed else (np.zeros(0, np.int64),) * 2
     rows = (np.r_[cohort.person, person], np.r_[cohort.age.astype(np.int64), age],
             np.r_[cohort.token.astype(np.int64), np.full(len(age), cohort.vocab.no_event or 0)])
     grid = _rectangle(cohort.vocab, len(cohort), *rows)
