@@ -3,20 +3,22 @@ import os
 from pathlib import Path
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 
 def pytest_addoption(parser):
     parser.addoption('--slow', action='store_true', help='also run the tests marked slow, and ten times the Hypothesis examples')
+    parser.addoption('--no-shrink', action='store_true', help='take the first counterexample that Hypothesis finds')
 
 
 def pytest_configure(config):
     config.addinivalue_line('markers', 'slow: long version of a test; runs with --slow only')
-    if 's' not in config.option.reportchars: config.option.reportchars += 's' # say why a test was skipped
     torch.set_num_threads(1)
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+    phases = [Phase.explicit, Phase.generate] + [Phase.shrink] * (not config.getoption('--no-shrink'))
     for name, n in (('house', 10), ('slow', 100)):
-        settings.register_profile(name, max_examples=n, derandomize=True, deadline=None, database=None, suppress_health_check=quiet)
+        settings.register_profile(name, max_examples=n, derandomize=True, deadline=None, database=None,
+                                  report_multiple_bugs=False, phases=phases, suppress_health_check=quiet)
     settings.load_profile('slow' if config.getoption('--slow') else 'house')
 
 

@@ -56,13 +56,12 @@ def rows_of(cohort):
 
 
 def agrees(place, data):
-    "True where reader and reference refuse alike, or find the same rows; fails on any third outcome."
+    "True where reader and reference refuse alike, or find the same rows; any other exception passes through."
     wanted = expected_rows(data)
-    if wanted is None:
-        with pytest.raises(CohortError) as refusal: place(data)
-        return place.path.name in str(refusal.value)
-    cohort = place(data)
-    return rows_of(cohort) == wanted and cohort.report['rows read'] == len(data) // 12 == len(wanted) + cohort.report['repeated codes dropped']
+    try: cohort = place(data)
+    except CohortError as refusal: return wanted is None and place.path.name in str(refusal)
+    report = cohort.report
+    return rows_of(cohort) == wanted and report['rows read'] == len(data) // 12 == len(wanted) + report['repeated codes dropped']
 
 
 a_row = st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(1, DEATH)) # few subjects, days and codes: much collides
@@ -112,6 +111,7 @@ def test_round_trip(place, rows):
     assert write_delphi(cohort, place.path.with_name('back.bin')).read_bytes() == packed(rows)
 
 
+@pytest.mark.xfail(strict=True, reason='write_delphi sorts by subject although source_row knows the order of the file')
 def test_round_trip_of_unsorted_subjects(place):
     "A file whose blocks of subjects are not in ascending order also comes back as it was."
     whole = packed([(5, 10, 13), (5, 20, DEATH), (3, 11, 14)])
@@ -204,12 +204,14 @@ UNTRUSTED = {
 
 
 @pytest.mark.parametrize('kind', UNTRUSTED)
+@pytest.mark.xfail(strict=True, reason='read_frame casts subject ids blindly, and takes a subject table as it is')
 @pytest.mark.filterwarnings('ignore::RuntimeWarning')
 def test_no_silent_subject(kind):
     "Subjects and ages that are no whole numbers, and subject tables without unique subjects, are refused with CohortError."
     with pytest.raises(CohortError): read_frame(*UNTRUSTED[kind], VOCAB)
 
 
+@pytest.mark.xfail(strict=True, reason='names are made with str() but looked up without')
 def test_codes_that_are_numbers():
     "Codes given as numbers are codes too when the vocabulary is taken from the table."
     assert len(read_frame(frame(code=[250, 'Death']))) == 1
@@ -260,6 +262,35 @@ def test_folder_round_trip(place, cohort):
     if cohort.subjects.died.any(): assert load_cohort(folder) == cohort
     elif len(cohort.token):
         with pytest.raises(CohortError, match='no deaths matched'): load_cohort(folder)
+
+
+NAMES = {'comma': 'Ash, common', 'quote': 'Ash "A"', 'space': ' Ash ', 'line': 'Ash\nwood'}
+LOST = {'missing': 'NA', 'null': 'null', 'digits': '250', 'carriage': 'Ash\rwood'}
+lost = pytest.mark.xfail(strict=True, reason='codes are read back as pandas guesses them; a carriage return is not quoted')
+
+
+@pytest.mark.parametrize('name', [*NAMES.values(), *(pytest.param(name, marks=lost) for name in LOST.values())], ids=[*NAMES, *LOST])
+def test_folder_keeps_names(tmp_path, name):
+    "Any code name comes back from a folder of tables."
+    vocab = make_vocab([name], death=None)
+    cohort = Cohort.from_rows(vocab, [1], [10], [vocab.id(name)], window())
+    assert load_cohort(cohort.write_frame(tmp_path)) == cohort
+
+
+@pytest.mark.xfail(strict=True, reason='people of the table without rows in the file are left out, and not counted')
+def test_bin_keeps_healthy_people(place):
+    "People of the subject table who have no row in the file are kept, or their number is reported."
+    place(packed([(1, 5, 13), (1, 6, DEATH)]))
+    subjects = pd.DataFrame({'subject_id': [1, 2, 3], 'start': [0, 0, 0], 'end': [6, 900, 900]})
+    cohort = read_delphi(place.path, subjects=subjects)
+    assert len(cohort) == 3 or 2 in cohort.report.values()
+
+
+@pytest.mark.xfail(strict=True, reason='rows are numbered after unknown codes were dropped')
+def test_row_number_after_dropping():
+    "The row that an error names is that of the table, also after unknown codes were dropped."
+    events = frame(age=[10, -5], code=['Yew', 'Elm'])
+    with pytest.raises(CohortError, match='row 1 '): read_frame(events, None, VOCAB, unknown='drop')
 
 
 @given(cohort=cohorts(people=(1, 5)), data=st.data())

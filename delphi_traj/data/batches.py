@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CENTURY', 'OBJECTIVES', 'person_uniforms', 'random_no_events', 'regular_no_events', 'Batch', 'collate',
-           'collate_landmark', 'Batches']
+           'collate_landmark', 'draw_landmarks', 'Batches']
 
 # %% ../../nbs/02_batches.ipynb #2cae14c1
 from dataclasses import dataclass, fields, replace
@@ -71,7 +71,7 @@ def _and_at(cohort, when, person, age):
     free = np.flatnonzero(~busy)
     return np.r_[person, free], np.r_[age, when[free]]
 
-# %% ../../nbs/02_batches.ipynb #b3514151
+# %% ../../nbs/02_batches.ipynb #cb2aae83
 @dataclass
 class Batch:
     "Tensors for one step. Ages in days (float32); `valid` True = a token, False = padding."
@@ -85,6 +85,11 @@ class Batch:
     counted:Tensor = None # objective competing: token l is an event of the likelihood, bool [b l]
     exposure:Tensor = None # objective competing: days from l to the next distinct time or the end, [b l]
     had:Tensor = None # objective competing: codes had before the first position (cropped away), bool [b k]
+    clock:Tensor = None # objective competing and inputs: days since the last disease or `start`, float32 [b l]
+    query_age:Tensor = None # objective all_future: the landmark, days, float32 [b 1]
+    future_open:Tensor = None # objective all_future: cause k was not had at or before the landmark, bool [b k]
+    future_struck:Tensor = None # objective all_future: cause k came after the landmark, bool [b k]
+    future_years:Tensor = None # objective all_future: years from the landmark to cause k or to the end, float32 [b k]
     def __len__(self): return len(self.token)
 
 # %% ../../nbs/02_batches.ipynb #54423c07
@@ -127,19 +132,29 @@ def _exposure(age, valid, start, end):
     last_of_day = valid & ~(more & (following == age))
     return np.where(last_of_day & (age >= start[:, None]), following - age, 0)
 
-# %% ../../nbs/02_batches.ipynb #8f539e72
-OBJECTIVES = ('delphi', 'competing')
+# %% ../../nbs/02_batches.ipynb #39ba4d49
+def _clock(vocab, token, age, valid, start):
+    "Days since the last disease at or before each position, or since `start` where that is later."
+    disease = valid & vocab.of_kind('disease')[token]
+    origin = np.maximum.accumulate(np.where(disease, age, 0), axis=1)
+    return np.where(valid, np.maximum(age - np.maximum(origin, start[:, None]), 0), 0)
 
-# %% ../../nbs/02_batches.ipynb #04866812
+# %% ../../nbs/02_batches.ipynb #6768ba8a
+OBJECTIVES = ('delphi', 'competing', 'all_future')
+
+# %% ../../nbs/02_batches.ipynb #c1bfb6f0
 def collate(cohort:Cohort, # the people of the batch
-            objective='competing', # 'delphi', 'competing', or None for inputs only
-            no_events='regular', # 'regular', 'random' or None
+            objective='competing', # 'delphi', 'competing', 'all_future', or None for inputs only
+            no_events='regular', # 'regular', 'random' or None; under all_future: how landmarks are chosen
             every=5.0, # years between no-event tokens
-            seed=0, epoch=0, # of random no-event tokens and windows
+            seed=0, epoch=0, # of random no-event tokens, windows and landmarks
             max_length=None, # longest sequence of inputs; None: no cropping
+            landmark=None, # objective all_future: days of age, one number or one per person; None: chosen
             )->Batch:
     "People as a `Batch` with what the objective needs."
     if objective not in OBJECTIVES + (None,): raise ValueError(f'objective={objective!r}; expected one of {OBJECTIVES} or None')
+    if objective == 'all_future': return _all_future(cohort, no_events, seed, epoch, max_length, landmark)
+    if landmark is not None: raise ValueError(f"landmark given with objective={objective!r}; expected objective='all_future', or use collate_landmark")
     needed = no_events is not None or objective == 'competing' # which always has a position at `start`
     if needed and cohort.vocab.no_event is None: raise ValueError('the vocabulary has no no-event code; this objective needs one')
     person, age = _no_event_rows(cohort, objective, no_events, every, seed, epoch) if needed else (np.zeros(0, np.int64),) * 2
@@ -156,35 +171,35 @@ def _tensors(sex, token, age, valid, **more):
     return Batch(torch.from_numpy(np.ascontiguousarray(token)), torch.from_numpy(age.astype(np.float32)), sex,
                  torch.from_numpy(np.ascontiguousarray(valid)), **more)
 
-# %% ../../nbs/02_batches.ipynb #2f765923
+# %% ../../nbs/02_batches.ipynb #af40d76d
 def _crop(grid, max_length, first): # `first` [b]: position at which each window begins
     "Windows of at most `max_length` positions of each array of `grid`."
     column = first[:, None] + np.arange(min(max_length, grid[0].shape[1]))
     inside = column < grid[0].shape[1]
     column = np.minimum(column, grid[0].shape[1] - 1)
-    cut = [np.take_along_axis(a, column, 1) * inside for a in grid]
-    return cut[0], cut[1], cut[2].astype(bool)
+    return [np.take_along_axis(a, column, 1) * inside for a in grid]
 
-# %% ../../nbs/02_batches.ipynb #f42ae697
+# %% ../../nbs/02_batches.ipynb #370a6217
 def _inputs_only(cohort, sex, token, age, valid, max_length, draw):
     "Inputs without targets, the last `max_length` positions."
-    if max_length: token, age, valid = _crop((token, age, valid), max_length, np.maximum(valid.sum(1) - max_length, 0))
-    return _tensors(sex, token, age, valid)
+    clock = _clock(cohort.vocab, token, age, valid, cohort.subjects.start.to_numpy(dtype=np.int64))
+    if max_length: token, age, valid, clock = _crop((token, age, valid, clock), max_length, np.maximum(valid.sum(1) - max_length, 0))
+    return _tensors(sex, token, age, valid, clock=clock.astype(np.float32))
 
-# %% ../../nbs/02_batches.ipynb #03ebe3ab
+# %% ../../nbs/02_batches.ipynb #5655f6e8
 def _competing(cohort, sex, token, age, valid, max_length, draw):
     "Inputs, readers, counted events and exposure of the `competing` objective."
     start, end = (cohort.subjects[c].to_numpy(dtype=np.int64) for c in ('start', 'end'))
-    had = np.zeros((len(cohort), len(cohort.vocab)), bool)
+    had, clock = np.zeros((len(cohort), len(cohort.vocab)), bool), _clock(cohort.vocab, token, age, valid, start)
     if max_length and token.shape[1] > max_length:
         first = np.maximum(valid.sum(1) - max_length, 0)
         person, column = np.nonzero(valid & (np.arange(token.shape[1]) < first[:, None]))
         had[person, token[person, column]] = True
-        token, age, valid = _crop((token, age, valid), max_length, first)
+        token, age, valid, clock = _crop((token, age, valid, clock), max_length, first)
     reader = _reader(age, valid)
     cause = cohort.vocab.of_kind('disease', 'death')[token]
     counted = valid & cause & (reader >= 0) & (age > start[:, None])
-    return _tensors(sex, token, age, valid, reader=np.maximum(reader, 0), counted=counted, had=had,
+    return _tensors(sex, token, age, valid, reader=np.maximum(reader, 0), counted=counted, had=had, clock=clock.astype(np.float32),
                     exposure=_exposure(age, valid, start, end).astype(np.float32))
 
 # %% ../../nbs/02_batches.ipynb #d37997e3
@@ -237,6 +252,47 @@ def _at_landmark(past, landmark, every, max_length):
     grid = _rectangle(past.vocab, len(past), *rows)
     sex = torch.from_numpy(past.subjects.sex.cat.codes.to_numpy().astype(np.int64))
     return _inputs_only(past, sex, *grid, max_length, None)
+
+# %% ../../nbs/02_batches.ipynb #a3463125
+def draw_landmarks(cohort:Cohort, how='random', # 'random': uniform over follow-up; 'regular' or None: its middle
+                   seed=0, epoch=0)->np.ndarray: # days of age, int64 [b]
+    "A landmark for each person, start <= landmark < end; `start` for people without follow-up."
+    if how not in ('random', 'regular', None): raise ValueError(f"no_events={how!r}; expected 'random', 'regular' or None")
+    start, end = (cohort.subjects[c].to_numpy(dtype=np.int64) for c in ('start', 'end'))
+    u = person_uniforms(cohort.subjects.subject_id, 1, seed + 4, epoch)[:, 0] if how == 'random' else .5
+    return start + np.floor(u * (end - start)).astype(np.int64)
+
+# %% ../../nbs/02_batches.ipynb #aad11096
+def _given_landmarks(cohort, landmark): # days, a number or [b] -> int64 [b]
+    "Landmarks that somebody chose; raises ValueError unless start <= landmark < end."
+    when = np.broadcast_to(np.asarray(landmark, dtype=np.int64), len(cohort))
+    start, end = (cohort.subjects[c].to_numpy(dtype=np.int64) for c in ('start', 'end'))
+    bad = (when < start) | (when >= np.maximum(end, start + 1))
+    if not bad.any(): return when
+    i = int(np.flatnonzero(bad)[0])
+    raise ValueError(f'subject {cohort.subjects.subject_id[i]}: landmark {when[i]} days; expected start {start[i]} <= landmark < end {end[i]} '
+                     f'({int(bad.sum())} such people); leave them out or choose another landmark')
+
+# %% ../../nbs/02_batches.ipynb #56a01555
+def _future(cohort, when): # landmarks [b] -> open, struck, years, each [b k]
+    "What becomes of every cause after the landmark."
+    n, k, late = len(cohort), len(cohort.vocab), cohort.age > when[cohort.person]
+    had, first = np.zeros((n, k), bool), np.full((n, k), np.iinfo(np.int64).max)
+    had[cohort.person[~late], cohort.token[~late]] = True
+    np.minimum.at(first, (cohort.person[late], cohort.token[late]), cohort.age[late])
+    end = cohort.subjects.end.to_numpy(dtype=np.int64)[:, None]
+    free = cohort.vocab.of_kind('disease', 'death') & ~had
+    return free, free & (first <= end), (np.minimum(first, end) - when[:, None]) / 365.25
+
+# %% ../../nbs/02_batches.ipynb #b5ee9c2a
+def _all_future(cohort, no_events, seed, epoch, max_length, landmark):
+    "Inputs up to a landmark, and the future of every cause after it."
+    when = draw_landmarks(cohort, no_events, seed, epoch) if landmark is None else _given_landmarks(cohort, landmark)
+    start = cohort.subjects.start.to_numpy(dtype=np.int64)
+    batch = collate(_known(cohort, cohort.age <= when[cohort.person], start, when), None, None, max_length=max_length)
+    free, struck, years = (torch.from_numpy(a) for a in _future(cohort, when))
+    return replace(batch, query_age=torch.from_numpy(when[:, None].astype(np.float32)), future_open=free,
+                   future_struck=struck, future_years=years.to(torch.float32))
 
 # %% ../../nbs/02_batches.ipynb #8108795d
 class Batches:

@@ -234,7 +234,7 @@ def _given(subjects, ids, column, default, source):
     _refuse(bad, f'{source}, subject table', ids, lambda i: f'found {column} = {got[i]}', 'whole days of age, 0 to 150 years')
     return np.where(np.isfinite(got), np.nan_to_num(got), default).astype(np.int64)
 
-# %% ../../nbs/00_events.ipynb #9b41157e
+# %% ../../nbs/00_events.ipynb #690af7b7
 def _subject_table(vocab, ids, offsets, person, age, token, subjects, source):
     "subject_id, sex, start, end, died of each of `ids`, from `subjects` where given, else from the events."
     n, has = len(ids), np.diff(offsets) > 0
@@ -242,15 +242,18 @@ def _subject_table(vocab, ids, offsets, person, age, token, subjects, source):
     first[has], last[has] = age[offsets[:-1][has]], age[offsets[1:][has] - 1]
     sex = _sex_of(vocab, n, person, token)
     if subjects is not None and 'sex' in subjects: sex = _given_sex(subjects, ids, sex, source)
-    died = np.zeros(n, bool)
-    if vocab.death is not None: died[person[token == vocab.death]] = True
+    died = np.isin(np.arange(n), person[token == vocab.death]) if vocab.death is not None else np.zeros(n, bool)
     start, end = _given(subjects, ids, 'start', first, source), _given(subjects, ids, 'end', np.full(n, -1), source)
-    if (end < 0).any():
-        warnings.warn(f'{source}: no end of follow-up for {int((end < 0).sum()):,} people; taken from their last event, '
-                      'which makes rates too high. Give it where it is known.', FollowUpWarning, stacklevel=4)
+    if (end < 0).any(): _warn_of_end(source, int((end < 0).sum()))
     end = np.where(end < 0, np.maximum(last, start), end)
     return pd.DataFrame(dict(subject_id=ids, sex=pd.Categorical.from_codes(sex, SEXES),
                              start=start.astype(np.int32), end=end.astype(np.int32), died=died))
+
+# %% ../../nbs/00_events.ipynb #233b1369
+def _warn_of_end(source, n):
+    "Say that follow-up had to be guessed."
+    warnings.warn(f'{source}: no end of follow-up for {n:,} people; taken from their last event, '
+                  'which makes rates too high. Give it where it is known.', FollowUpWarning, stacklevel=6)
 
 # %% ../../nbs/00_events.ipynb #5c4c013d
 def _given_sex(subjects, ids, seen, source):
@@ -275,7 +278,7 @@ def _check_window(table, offsets, age, source):
     _refuse(table.died.to_numpy() & (last != end), where, ids,
             lambda i: f'found death at {last[i]} days but follow-up to {end[i]}', 'follow-up to end at death')
 
-# %% ../../nbs/00_events.ipynb #8eedd030
+# %% ../../nbs/00_events.ipynb #4f5cfac2
 @patch(cls_method=True)
 def from_rows(cls:Cohort, vocab:Vocab, subject, age, token, # one entry an event; ages in days, model ids
               subjects:pd.DataFrame=None, # subject_id with any of sex, start, end; may name people without events
@@ -285,14 +288,19 @@ def from_rows(cls:Cohort, vocab:Vocab, subject, age, token, # one entry an event
     subject, age, token = (np.asarray(v).astype(np.int64) for v in (subject, age, token))
     if not len(subject) and subjects is None: raise CohortError(f'{source}: found no rows; expected at least one event')
     _check_rows(vocab, source, subject, age, token)
-    row, read = np.arange(len(token)), len(token)
-    if sex_tokens and subjects is not None and 'sex' in subjects:
-        subject, age, token, row = _with_sex_tokens(vocab, subject, age, token, row, subjects, source)
+    rows = subject, age, token, np.arange(len(token))
+    if sex_tokens and subjects is not None and 'sex' in subjects: rows = _with_sex_tokens(vocab, *rows, subjects, source)
+    return cls._from_checked(vocab, *rows, subjects, source, {'rows read': len(token)})
+
+# %% ../../nbs/00_events.ipynb #b055328b
+@patch(cls_method=True)
+def _from_checked(cls:Cohort, vocab, subject, age, token, row, subjects, source, report):
+    "Sort, refuse impossible lives, drop and count repeated codes."
     order = _order(vocab, subject, age, token)
     subject, age, token, row = (v[order] for v in (subject, age, token, row))
     _check_lives(vocab, source, subject, age, token, row)
     keep = _first_only(vocab, subject, token)
-    report = {'rows read': read, 'repeated codes dropped': int((~keep).sum()), 'sex tokens added': int((row < 0).sum())}
+    report |= {'repeated codes dropped': int((~keep).sum()), 'sex tokens added': int((row < 0).sum())}
     return cls._assemble(vocab, subject[keep], age[keep], token[keep], row[keep], subjects, source, report)
 
 # %% ../../nbs/00_events.ipynb #80d10cc1
@@ -393,7 +401,7 @@ def _codes_to_ids(vocab, codes, source, unknown):
                           f"{len(bad)} such row(s); pass unknown='drop' to leave them out")
     return ids
 
-# %% ../../nbs/00_events.ipynb #ac84347f
+# %% ../../nbs/00_events.ipynb #a1526535
 def read_frame(events:pd.DataFrame, # subject_id, age (days), code; other columns are ignored
                subjects:pd.DataFrame=None, # subject_id with any of sex, start, end (days of age)
                vocab:Vocab=None, # None: all codes seen, sorted by name
@@ -401,19 +409,24 @@ def read_frame(events:pd.DataFrame, # subject_id, age (days), code; other column
                unknown='error', # codes outside `vocab`: 'error' or 'drop'
                source='events')->Cohort: # how error messages call the table
     "A cohort from tables of events and of subjects."
-    _check_columns(events, ('subject_id', 'age', 'code'), source)
     if unknown not in ('error', 'drop'): raise ValueError(f"unknown={unknown!r}; expected 'error' or 'drop'")
-    codes = events.code.to_numpy(dtype=object)
+    age, codes = _ages_and_codes(events, source)
     if vocab is None: vocab = make_vocab(sorted(set(map(str, codes)) - {death, 'Female', 'Male'}), death=death)
-    ids = _codes_to_ids(vocab, codes, source, unknown)
-    age, keep = events.age.to_numpy(dtype=float), ids >= 0
-    whole = np.isfinite(age) & (age == np.floor(age))
-    _refuse(~whole, source, events.subject_id.to_numpy(), lambda i: f'found age {age[i]}', 'a whole number of days')
+    ids = _codes_to_ids(vocab, codes, source, unknown); keep = ids >= 0
     cohort = Cohort.from_rows(vocab, events.subject_id.to_numpy()[keep], age[keep], ids[keep], subjects, source)
     if death is not None and len(events) and not cohort.subjects.died.any():
         raise CohortError(f'{source}: no deaths matched the code {death!r}; pass the code of death, or death=None where deaths are not recorded')
     cohort.report['unknown codes dropped'] = int((~keep).sum())
     return cohort
+
+# %% ../../nbs/00_events.ipynb #328b3ba0
+def _ages_and_codes(events, source):
+    "Columns age and code of a table of events; ages must be whole days."
+    _check_columns(events, ('subject_id', 'age', 'code'), source)
+    age = events.age.to_numpy(dtype=float)
+    whole = np.isfinite(age) & (age == np.floor(age))
+    _refuse(~whole, source, events.subject_id.to_numpy(), lambda i: f'found age {age[i]}', 'a whole number of days')
+    return age, events.code.to_numpy(dtype=object)
 
 # %% ../../nbs/00_events.ipynb #8781b10c
 def _check_columns(table, columns, source):

@@ -229,9 +229,9 @@ def _sums(self:AgeSexBaseline, cohort): # -> (sum of integrals, sum of log hazar
     paid = ((mean * risk).sum(1) * width).sum() / DAYS_PER_YEAR
     return np.array([paid, self.log_hazard(table.end, sex)[:, cause][event].sum(), event.sum()])
 
-# %% ../../nbs/41_metrics.ipynb #1342425e
+# %% ../../nbs/41_metrics.ipynb #ed3319b5
 @patch
-def nll(self:AgeSexBaseline, cohort:Cohort, chunk=2000)->float: # people at a time
+def nll(self:AgeSexBaseline, cohort:Cohort, chunk=1000)->float: # people at a time
     "Negative log-likelihood per event inside the windows, defined as in `competing_loss` and `oracle_nll`."
     paid, log_hazard, n = sum(self._sums(cohort[i:i + chunk]) for i in range(0, len(cohort), chunk))
     return float((paid - log_hazard) / max(n, 1))
@@ -364,28 +364,29 @@ class Evaluation:
     parts:dict # objective, total, count and parts of the model's own objective
     counts:dict # people, rows, censored rows, events, judged and left-out codes
 
-# %% ../../nbs/41_metrics.ipynb #d9d1b4a3
-def _predictors(model, baseline, world, cohort, person, landmark, batch_size):
-    "Name -> (log hazards at the landmarks, competing NLL per event)."
+# %% ../../nbs/41_metrics.ipynb #66efd719
+def _predictors(model, baseline, world, cohort, person, landmark, own, batch_size):
+    "Name -> (log hazards at the landmarks, competing NLL per event); `own` is the model's own objective."
     rows, sex = cohort[person], cohort.subjects.sex.cat.codes.to_numpy()[person]
-    found = {'model': (log_hazard_at(model, rows, landmark, batch_size), model_nll(model, cohort, batch_size, objective='competing')['total'])}
+    nll = own if model.config.objective == 'competing' else model_nll(model, cohort, batch_size, objective='competing')
+    found = {'model': (log_hazard_at(model, rows, landmark, batch_size), nll['total'])}
     if world is not None: found['oracle'] = oracle_log_hazard(world, rows, landmark), oracle_nll(world, cohort)
     if baseline is not None: found['age and sex'] = baseline.log_hazard(landmark, sex), baseline.nll(cohort)
     return found
 
-# %% ../../nbs/41_metrics.ipynb #028dc309
+# %% ../../nbs/41_metrics.ipynb #64d320c3
 def evaluate(model, cohort:Cohort, *, baseline:AgeSexBaseline=None, # None: no row of age and sex
              world=None, # the simulated `World` of the cohort; None: no oracle
              offsets=(0., 5.), years=5., # landmarks in years after start, horizon
              min_cases=10, n_boot=200, seed=0, batch_size=256)->Evaluation:
     "Landmark AUC, likelihood and share of the lead of a model on people whom it has not seen."
     person, landmark, outcome = outcomes_at(cohort, offsets, years)
-    found = _predictors(model, baseline, world, cohort, person, landmark, batch_size)
+    own = model_nll(model, cohort, batch_size)
+    found = _predictors(model, baseline, world, cohort, person, landmark, own, batch_size)
     scores = {name: s for name, (s, _) in found.items()}
     lead = bootstrap_lead(scores, outcome, person, n_boot, seed, min_cases)
     lead.insert(0, 'competing_nll', [nll for _, nll in found.values()])
     tables = {name: landmark_auc(s, outcome, min_cases) for name, s in scores.items()}
-    own = model_nll(model, cohort, batch_size)
     return Evaluation(lead, _per_code(tables, cohort.vocab), {'objective': model.config.objective} | own,
                       _counts(cohort, person, outcome, tables['model']))
 

@@ -4,14 +4,16 @@
 
 # %% auto #0
 __all__ = ['require_mask', 'not_later', 'causal_mask', 'require_aligned', 'next_token_mask', 'all_future_mask', 'masked_softmax',
-           'CausalSelfAttention', 'delphi_tie_mask']
+           'CausalSelfAttention', 'delphi_tie_mask', 'TrajectoryAttention']
 
-# %% ../../nbs/13_attention.ipynb #8dfdcb21
+# %% ../../nbs/13_attention.ipynb #bbcf80de
 import math, torch, torch.nn.functional as F
 from torch import nn, Tensor
 from einops import einsum, rearrange
 from fastcore.basics import patch
 from .clock import rotate
+from .groups import split_groups, per_group_linear
+from .mixers import xavier_per_slice_
 
 # %% ../../nbs/13_attention.ipynb #927fe0be
 def require_mask(mask:Tensor, # expected: bool, True = may be read
@@ -132,3 +134,57 @@ def delphi_tie_mask(mask:Tensor,       # True = may be read, [b q l]
     left = mask & (rearrange(age, 'b l -> b 1 l') != rearrange(target_age, 'b q -> b q 1'))
     emptied = ~left.any(-1, keepdim=True)
     return left | (emptied & mask & torch.eye(age.shape[1], dtype=torch.bool, device=mask.device))
+
+# %% ../../nbs/13_attention.ipynb #965daccd
+class TrajectoryAttention(nn.Module):
+    "Every trajectory slot reads the event memory on its own (ET.7, ET.8)."
+    def __init__(self,
+                 n_trajectory:int,    # g, number of slots
+                 trajectory_dim:int): # d, width of a slot; the memory has width g d
+        super().__init__()
+        if min(n_trajectory, trajectory_dim) < 1:
+            raise ValueError(f'found n_trajectory {n_trajectory}, trajectory_dim {trajectory_dim}; expected both at least 1.')
+        self.n_trajectory, d_model = n_trajectory, n_trajectory * trajectory_dim
+        self.q_proj = nn.Parameter(torch.empty(n_trajectory, trajectory_dim, trajectory_dim))
+        self.k_proj, self.v_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(2))
+        xavier_per_slice_(self.q_proj)
+        for map_ in (self.k_proj, self.v_proj): nn.init.xavier_uniform_(map_.weight)
+
+# %% ../../nbs/13_attention.ipynb #5618059e
+@patch
+def project_event_memory(self:TrajectoryAttention,
+                         memory:Tensor,            # E, [b l (g d)]
+                         rotation:tuple|None=None, # of `TimeRoPE` at the events' ages, each [b l d/2]
+                        ) -> tuple[Tensor, Tensor]: # keys, rotated if asked for, and values, each [b g l d]
+    "Keys and values of every slot; made once and read by all rounds (ET.4, ET.7)."
+    k, v = (rearrange(proj(memory), 'b l (g d) -> b g l d', g=self.n_trajectory) for proj in (self.k_proj, self.v_proj))
+    return (k if rotation is None else rotate(k, *rotation)), v
+
+# %% ../../nbs/13_attention.ipynb #4fedd8fc
+@patch
+def weights(self:TrajectoryAttention,
+            state:Tensor,             # normalised slots, [b q g d]
+            memory:tuple,             # keys and values, each [b g l d]
+            mask:Tensor,              # True = may be read, [b q l]
+            rotation:tuple|None=None, # of `TimeRoPE` at the queries' ages, each [b q d/2]
+            bias:Tensor|None=None,    # of `RelativeTimeBias`, [b g q l]
+           ) -> Tensor:               # [b g q l], a row sums to 1 or, if it reads nothing, to 0
+    "How much each slot of each query reads of each event (ET.7)."
+    q = rearrange(per_group_linear(state, self.q_proj), 'b q g d -> b g q d')
+    if rotation is not None: q = rotate(q, *rotation)
+    scores = einsum(q, memory[0], 'b g q d, b g l d -> b g q l') / math.sqrt(q.shape[-1])
+    if bias is not None: scores = scores + bias
+    return masked_softmax(scores, rearrange(mask, 'b q l -> b 1 q l'))
+
+# %% ../../nbs/13_attention.ipynb #52f68612
+@patch
+def forward(self:TrajectoryAttention,
+            state:Tensor,             # normalised slots, [b q g d]
+            memory:tuple,             # of `project_event_memory`
+            mask:Tensor,              # True = may be read, [b q l]
+            rotation:tuple|None=None, # of `TimeRoPE` at the queries' ages, each [b q d/2]
+            bias:Tensor|None=None,    # of `RelativeTimeBias`, [b g q l]
+           ) -> Tensor:               # what each slot has read, [b q g d]
+    "The weighted mean of each slot's own values, with no map across slots after it (ET.7, ET.8)."
+    weight = self.weights(state, memory, mask, rotation, bias)
+    return einsum(weight, memory[1], 'b g q l, b g l d -> b q g d')

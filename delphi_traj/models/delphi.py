@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['FROZEN', 'DelphiConfig', 'traj_mixer_v1', 'traj_mixer_v5', 'Block', 'Delphi', 'Prediction']
 
-# %% ../../nbs/21_delphi.ipynb #698633b2
-from dataclasses import dataclass, field, asdict, replace, fields
+# %% ../../nbs/21_delphi.ipynb #aa4e3374
+from dataclasses import dataclass, replace
 import math
 import numpy as np
 import torch

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['TrainOptions', 'parameter_groups', 'mean_loss', 'Objective', 'make_accelerator', 'train_step', 'read_metrics',
-           'train', 'command', 'cohort_from', 'delphi_train', 'said_on_stderr']
+           'train', 'command', 'cohort_from', 'say', 'delphi_train', 'said_on_stderr']
 
-# %% ../../nbs/31_training.ipynb #752d8a14
+# %% ../../nbs/31_training.ipynb #da26c26b
 import inspect, json, math, os, sys, time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, asdict, replace, fields
@@ -25,7 +25,7 @@ from ..data.events import Cohort, load_cohort
 from ..data.simulator import simulate
 from ..models.delphi import Delphi, DelphiConfig, traj_mixer_v1, traj_mixer_v5
 from ..models.heads import marginal_log_rates, set_base_rate
-from .checkpoints import save_checkpoint, load_checkpoint, save_training_state, load_training_state
+from .checkpoints import save_checkpoint, load_checkpoint, load_training_state
 
 # %% ../../nbs/31_training.ipynb #8bf1da8c
 @dataclass
@@ -121,16 +121,15 @@ def train_step(accelerator, objective, optimiser, batches, step, options)->dict:
     optimiser.step()
     return sums
 
-# %% ../../nbs/31_training.ipynb #bb367ee7
+# %% ../../nbs/31_training.ipynb #57fd51fd
 def _save_run(out, accelerator, objective, optimiser, vocab, step, best, options, is_best):
-    "Write out/last (with the training state) and, if it is the best so far, out/best."
-    if not accelerator.is_main_process: return
+    "Write out/last with the training state and, if it is the best so far, out/best; each is swapped in whole."
     model = accelerator.unwrap_model(objective).model
     facts = dict(step=step, best=best, options=asdict(options))
-    if is_best: save_checkpoint(out/'best', model, vocab, **facts)
-    save_checkpoint(out/'last', model, vocab, **facts)
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    save_training_state(out/'last', dict(step=step, best=best, optimiser=optimiser.state_dict(), cpu_rng=torch.get_rng_state(), cuda_rng=cuda))
+    state = dict(step=step, best=best, optimiser=optimiser.state_dict(), cpu_rng=torch.get_rng_state(), cuda_rng=cuda)
+    save_checkpoint(out/'last', model, vocab, training_state=state, **facts)
+    if is_best: save_checkpoint(out/'best', model, vocab, **facts)
 
 # %% ../../nbs/31_training.ipynb #98f6c381
 def _resume(out, model, optimiser, options):
@@ -175,22 +174,33 @@ def train(model, # a `Delphi`, with its initial values
             bar.update(); bar.set_postfix(run.postfix)
     return run.finish()
 
-# %% ../../nbs/31_training.ipynb #882572b3
+# %% ../../nbs/31_training.ipynb #063b96a5
 class _Run:
     "The moving parts of `train`."
     def __init__(self, model, vocab, training, tuning, options, out, resume, evaluate, on_row):
         self.accelerator, self.on_row, self.options, self.vocab = make_accelerator(options), on_row, options, vocab
         self.out = None if out is None else Path(out)
-        self.batches = Batches(training, options.batch_size, model.config.objective, True, options.every, options.seed, options.max_length)
-        tuned = Batches(tuning, options.batch_size, model.config.objective, False, options.every, options.seed, options.max_length)
+        self.batches, tuned = (_batches(c, model, options, c is training) for c in (training, tuning))
         self.evaluate = evaluate or (lambda model: mean_loss(model, tuned))
         self.step, self.best, self.rows, self.recent, self.postfix = 0, math.inf, [], [], {}
-        torch.manual_seed(options.seed + 1000 * self.accelerator.process_index)
-        use_base = options.base_rate if options.base_rate is not None else model.config.objective == 'competing'
-        if use_base: set_base_rate(model.head, marginal_log_rates(training))
-        optimiser = torch.optim.AdamW(parameter_groups(model, options.weight_decay), lr=options.learning_rate, betas=(options.beta1, options.beta2))
-        if resume and self.out is not None and (self.out/'last').exists(): self.step, self.best = _resume(self.out, model, optimiser, options)
-        self._open(model.train(), optimiser)
+        self._open(model.train(), self._start(model, training, resume))
+
+# %% ../../nbs/31_training.ipynb #54876abc
+def _batches(cohort, model, options, training):
+    "Batches of a cohort for the model's objective."
+    return Batches(cohort, options.batch_size, model.config.objective, training, options.every, options.seed, options.max_length)
+
+# %% ../../nbs/31_training.ipynb #fe1eb373
+@patch
+def _start(self:_Run, model, training, resume):
+    "Seed, base rates and optimiser of a new run, or of the one to be continued."
+    options = self.options
+    torch.manual_seed(options.seed + 1000 * self.accelerator.process_index)
+    use_base = options.base_rate if options.base_rate is not None else model.config.objective != 'delphi'
+    if use_base: set_base_rate(model.head, marginal_log_rates(training))
+    optimiser = torch.optim.AdamW(parameter_groups(model, options.weight_decay), lr=options.learning_rate, betas=(options.beta1, options.beta2))
+    if resume and self.out is not None and (self.out/'last').exists(): self.step, self.best = _resume(self.out, model, optimiser, options)
+    return optimiser
 
 # %% ../../nbs/31_training.ipynb #b9babf4e
 @patch
@@ -212,7 +222,7 @@ def advance(self:_Run):
     self.postfix = {'loss': f'{sum(self.recent[-20:]) / len(self.recent[-20:]):.3f}', 'best': f'{self.best:.3f}'}
     if self.step % self.options.evaluate_every == 0 or self.step == self.options.steps: self.measure()
 
-# %% ../../nbs/31_training.ipynb #f7ac4f72
+# %% ../../nbs/31_training.ipynb #fc69ab89
 @patch
 def measure(self:_Run):
     "Evaluate, write a metrics line, save the last and, if it is, the best checkpoint."
@@ -220,16 +230,21 @@ def measure(self:_Run):
     result = self.evaluate(self.model); self.model.train()
     row = {'step': self.step, 'train': sum(self.recent) / len(self.recent), **{f'tuning.{n}': v for n, v in result.items()},
            'learning_rate': self.options.rate_at(self.step - 1), 'seconds_per_step': seconds}
-    is_best = result['total'] < self.best
-    self.best, self.recent = min(self.best, result['total']), []
+    is_best, self.recent = result['total'] < self.best, []
+    self.best = min(self.best, result['total'])
     self.rows.append(row)
-    if self.out is not None:
-        if self.accelerator.is_main_process:
-            with open(self.out/'metrics.jsonl', 'a') as f: f.write(json.dumps(row) + '\n')
-        _save_run(self.out, self.accelerator, self.objective, self.optimiser, self.vocab, self.step, self.best, self.options, is_best)
-        self.accelerator.wait_for_everyone()
-    if self.on_row and self.accelerator.is_main_process: self.on_row(row)
+    if self.accelerator.is_main_process: self._write(row, is_best)
+    self.accelerator.wait_for_everyone()
     self.clock, self.taken = time.perf_counter(), 0
+
+# %% ../../nbs/31_training.ipynb #03bb79e8
+@patch
+def _write(self:_Run, row, is_best):
+    "Keep a row and the checkpoints of its step, and hand the row out."
+    if self.out is not None:
+        with open(self.out/'metrics.jsonl', 'a') as f: f.write(json.dumps(row) + '\n')
+        _save_run(self.out, self.accelerator, self.objective, self.optimiser, self.vocab, self.step, self.best, self.options, is_best)
+    if self.on_row: self.on_row(row)
 
 # %% ../../nbs/31_training.ipynb #7de7a1bc
 @patch
@@ -280,7 +295,7 @@ def _config_from(preset, config, vocab, objective, dropout):
     if preset in named: return named[preset](len(vocab), first_occurrence=vocab.first_occurrence, **given)
     return DelphiConfig(len(vocab), mixer=preset, first_occurrence=vocab.first_occurrence, **given)
 
-# %% ../../nbs/31_training.ipynb #05ed362a
+# %% ../../nbs/31_training.ipynb #d11e9d34
 def _two_parts(data, val, labels):
     "Training and tuning cohort; a person in both files is dropped from the second, and said."
     training = cohort_from(data, labels)
@@ -289,18 +304,23 @@ def _two_parts(data, val, labels):
     tuning = cohort_from(val, labels, training.vocab)
     if tuning.vocab != training.vocab: raise ValueError(f'{val} has another vocabulary than {data}; expected the same labels')
     shared = tuning.subjects.subject_id.isin(training.subjects.subject_id).to_numpy()
-    if shared.any(): print(f'{int(shared.sum())} people of {val} are in {data} too; left out of the tuning part: {tuning.subjects.subject_id[shared].tolist()[:5]}')
+    if shared.any(): say(f'{int(shared.sum())} people of {val} are in {data} too; left out of the tuning part: {tuning.subjects.subject_id[shared].tolist()[:5]}')
     return training, tuning[~shared]
 
-# %% ../../nbs/31_training.ipynb #a1a073fc
-def _say_start(model, training, tuning):
-    "Print what is about to be trained on what."
-    print(f'training {training}; dropped or changed: {training.report}')
-    print(f'tuning   {tuning}')
-    print(f'{model.config.mixer}, objective {model.config.objective}, preset {model.config.preset}: '
-          f'{model.parameter_count():,} parameters, {model.parameter_count(trainable=True):,} trainable', flush=True)
+# %% ../../nbs/31_training.ipynb #661e8476
+def say(*words):
+    "Print, in the first process only."
+    if int(os.environ.get('RANK', 0)) == 0: print(*words, flush=True)
 
-# %% ../../nbs/31_training.ipynb #711dbd3c
+# %% ../../nbs/31_training.ipynb #ecd48602
+def _say_start(model, training, tuning):
+    "Say what is about to be trained on what."
+    say(f'training {training}; dropped or changed: {training.report}')
+    say(f'tuning   {tuning}')
+    say(f'{model.config.mixer}, objective {model.config.objective}, preset {model.config.preset}: '
+          f'{model.parameter_count():,} parameters, {model.parameter_count(trainable=True):,} trainable')
+
+# %% ../../nbs/31_training.ipynb #d524b4bb
 @command
 def delphi_train(
     data:str, # a Delphi .bin file, a folder with events.csv, or simulated:PEOPLE:SEED
@@ -326,8 +346,8 @@ def delphi_train(
     _say_start(model, training, tuning)
     history = train(model, training.vocab, training, tuning, options, out, resume)
     best = history.loc[history['tuning.total'].idxmin()]
-    print(f'best tuning loss {best["tuning.total"]:.4f} at step {int(best.step)}')
-    print(f'wrote {out}/best, {out}/last, {out}/metrics.jsonl')
+    say(f'best tuning loss {best["tuning.total"]:.4f} at step {int(best.step)}')
+    say(f'wrote {out}/best, {out}/last, {out}/metrics.jsonl')
 
 # %% ../../nbs/31_training.ipynb #0cc658e6
 def said_on_stderr(main, argv)->tuple: # exit status, what was printed on stderr

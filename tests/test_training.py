@@ -1,0 +1,122 @@
+"""Runs that are killed, split over processes, or asked for nonsense."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from delphi_traj.data.simulator import simulate
+from delphi_traj.models.delphi import Delphi, traj_mixer_v5
+from delphi_traj.training.checkpoints import load_checkpoint
+from delphi_traj.training.loop import TrainOptions, delphi_train, read_metrics, said_on_stderr, train
+
+SMALL = {"d_model": 24, "n_head": 4, "n_layer": 1}
+ARGS = ["simulated:300:1", "--objective", "competing", "--evaluate_every", "10", "--device", "cpu", "--batch_size", "32"]
+
+
+def launch(folder, *more, runner=()):
+    """Start delphi_train as a program of its own."""
+    (folder / "small.json").write_text(json.dumps(SMALL))
+    code = "from delphi_traj.training.loop import delphi_train; delphi_train()"
+    script = folder / "run_train.py"
+    script.write_text(code)
+    command = [sys.executable, *runner, str(script), *ARGS, "--config", "small.json", *more]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
+    return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def weights(path):
+    """All tensors of a checkpoint's model."""
+    return load_checkpoint(path).model.state_dict()
+
+
+def test_a_killed_process_continues_to_the_same_bits(tmp_path):
+    """SIGKILL at whatever moment it comes; the continued run equals the one that was left alone."""
+    whole = launch(tmp_path, "--steps", "60", "--out", "whole")
+    assert whole.wait() == 0, whole.stderr.read()
+    cut = launch(tmp_path, "--steps", "60", "--out", "cut")
+    while not (tmp_path / "cut/last/training_state.json").exists():
+        time.sleep(0.02)
+        assert cut.poll() is None or cut.returncode == 0, cut.stderr.read()
+    cut.send_signal(signal.SIGKILL)
+    cut.wait()
+    again = launch(tmp_path, "--steps", "60", "--out", "cut", "--resume")
+    assert again.wait() == 0, again.stderr.read()
+    for name, tensor in weights(tmp_path / "whole/last").items():
+        assert torch.equal(tensor, weights(tmp_path / "cut/last")[name]), name
+    story = [read_metrics(tmp_path / run / "metrics.jsonl").drop(columns="seconds_per_step") for run in ("whole", "cut")]
+    assert story[0].equals(story[1])
+
+
+def test_two_processes_are_two_accumulated_batches(tmp_path):
+    """Distributed averaging over two processes and accumulation over the same two batches give the same weights."""
+    quiet = ("--dropout", "0", "--steps", "10")
+    one = launch(tmp_path, *quiet, "--accumulate", "2", "--out", "one")
+    assert one.wait() == 0, one.stderr.read()
+    port = str(20_000 + os.getpid() % 20_000)
+    two = launch(tmp_path, *quiet, "--out", "two", runner=("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", port))
+    assert two.wait() == 0, two.stderr.read()
+    for name, tensor in weights(tmp_path / "one/last").items():
+        torch.testing.assert_close(weights(tmp_path / "two/last")[name], tensor, atol=2e-5, rtol=1e-4)
+
+
+def test_bf16_trains_and_keeps_ages_exact():
+    """Under bf16 autocast the loss falls as in float32, within two per cent."""
+    cohort = simulate(200, seed=4)
+    losses = {}
+    for precision in ("no", "bf16"):
+        torch.manual_seed(0)
+        model = Delphi(traj_mixer_v5(len(cohort.vocab), objective="competing", **SMALL), cohort.vocab)
+        options = TrainOptions(steps=20, batch_size=64, warmup=5, evaluate_every=20, mixed_precision=precision, device="cpu")
+        losses[precision] = train(model, cohort.vocab, cohort, cohort, options, progress=False)["tuning.total"].iloc[-1]
+        assert all(p.dtype == torch.float32 for p in model.parameters())
+    assert losses["bf16"] == pytest.approx(losses["no"], rel=0.02)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run():
+    """A NaN in a weight is reported with its step, not trained on."""
+    cohort = simulate(60, seed=4)
+    model = Delphi(traj_mixer_v5(len(cohort.vocab), objective="competing", **SMALL), cohort.vocab)
+    with torch.no_grad():
+        model.token_embedding.weight[5] = float("nan")
+    with pytest.raises(FloatingPointError, match="step 0"):
+        train(model, cohort.vocab, cohort, cohort, TrainOptions(steps=2, device="cpu"), progress=False)
+
+
+def test_resume_refuses_another_run(tmp_path):
+    """Another learning rate, another width, another vocabulary: each is said."""
+    cohort = simulate(60, seed=4)
+    config = traj_mixer_v5(len(cohort.vocab), objective="competing", **SMALL)
+    options = TrainOptions(steps=2, batch_size=32, evaluate_every=1, device="cpu")
+    train(Delphi(config, cohort.vocab), cohort.vocab, cohort, cohort, options, tmp_path, progress=False)
+    with pytest.raises(ValueError, match="learning_rate"):
+        train(Delphi(config, cohort.vocab), cohort.vocab, cohort, cohort, replace(options, learning_rate=1.0), tmp_path, True, progress=False)
+    wide = replace(config, d_model=48)
+    with pytest.raises(ValueError, match="another configuration"):
+        train(Delphi(wide, cohort.vocab), cohort.vocab, cohort, cohort, options, tmp_path, True, progress=False)
+
+
+@pytest.mark.parametrize(
+    "argv, word",
+    [
+        (["--steps", "5"], "required: data"),
+        (["nowhere.bin"], "neither a .bin file nor a folder"),
+        (["simulated:40:0", "--objective", "delfi"], "expected one of"),
+        (["simulated:40:0", "--mixed_precision", "fp8"], "expected 'no' or 'bf16'"),
+        (["simulated:40:0", "--device", "cuda"], "no CUDA device"),
+        (["simulated:40:0", "--config", "missing.json"], "missing.json"),
+        (["simulated:40:0", "--colour", "red"], "unrecognized arguments"),
+    ],
+)
+def test_wrong_arguments_are_one_line(argv, word, tmp_path, monkeypatch):
+    """One line on stderr, exit status 2, no traceback."""
+    if "cuda" in argv and torch.cuda.is_available():
+        pytest.skip("a CUDA device is here, so asking for one is right")
+    monkeypatch.chdir(tmp_path)
+    status, said = said_on_stderr(delphi_train.main, argv)
+    assert status == 2 and said.count("\n") == 1 and word in said and "Traceback" not in said, said
