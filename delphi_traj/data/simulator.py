@@ -47,7 +47,7 @@ def gompertz_draw(log_rate, slope, begin, # as in `gompertz_cumulative`
     grown = np.exp(slope * (begin - 50)) + slope * exponential * np.exp(-log_rate)
     return 50 + np.log(grown) / slope
 
-# %% ../../nbs/01_simulator.ipynb #5a8913d7
+# %% ../../nbs/01_simulator.ipynb #402adb42
 @dataclass
 class World:
     "Everything that determines the hazards; k runs over the diseases, then death."
@@ -56,16 +56,16 @@ class World:
     by_sex:np.ndarray # [k 2] added for female, male; -inf where impossible
     effect:np.ndarray # [k k] effect[k, i]: added to the log hazard of k once i was had
     together:np.ndarray # [k k] together[j, k]: probability that j brings k on the same day
-    cap:float = 2.5 # largest log hazard ratio of a history
+    cap:float = 3.5 # largest log hazard ratio of a history
 
-# %% ../../nbs/01_simulator.ipynb #a3907008
+# %% ../../nbs/01_simulator.ipynb #5a0b2c91
 def _effects(rng, family):
     "Log hazard ratios between diseases: three causes inside the family, one outside, one of eight protective."
     n = len(family); w = np.zeros((n, n))
     for k in range(n):
         inside = np.flatnonzero((family == family[k]) & (np.arange(n) != k))
         outside = np.flatnonzero(family != family[k])
-        for i in rng.choice(inside, min(3, len(inside)), replace=False): w[k, i] = rng.uniform(.8, 1.8)
+        for i in rng.choice(inside, min(3, len(inside)), replace=False): w[k, i] = rng.uniform(1.5, 2.5)
         w[k, rng.choice(outside)] = rng.uniform(.6, 1.2)
     return w * np.where(rng.random((n, n)) < 1/8, -1, 1)
 
@@ -78,12 +78,12 @@ def _companions(rng, family, most=.2):
         p[j, rng.choice(inside, min(2, len(inside)), replace=False)] = rng.uniform(.05, most, min(2, len(inside)))
     return p
 
-# %% ../../nbs/01_simulator.ipynb #dbf1bdcb
+# %% ../../nbs/01_simulator.ipynb #6d672fc0
 def make_world(seed=2026)->World:
     "The world of `seed`: 44 diseases and death."
     rng, n = np.random.default_rng(seed), len(DISEASES)
     family = np.array([i for i, f in enumerate(FAMILIES.values()) for _ in f] + [4] * 4)
-    log_rate, slope = rng.uniform(np.log(.0008), np.log(.008), n), rng.uniform(.02, .09, n)
+    log_rate, slope = rng.uniform(np.log(.0008), np.log(.005), n), rng.uniform(.01, .05, n)
     by_sex = rng.normal(0, .35, n)[:, None] * np.array([-1, 1])
     for name in FEMALE_ONLY: by_sex[DISEASES.index(name)] = 0, -np.inf
     for name in MALE_ONLY: by_sex[DISEASES.index(name)] = -np.inf, 0
