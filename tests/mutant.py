@@ -33,7 +33,8 @@ def run(root, tests):
     sys.path.insert(0, root)
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            code = pytest.main([*(str(TESTS.parent/test) for test in tests), '-x', '-q', '--tb=short', '--no-shrink', '-p', 'no:cacheprovider'], plugins=[errors])
+            options = ['-x', '-q', '--tb=short', '--no-shrink', '-p', 'no:cacheprovider']
+            code = pytest.main([*(str(TESTS.parent/test) for test in tests), *options], plugins=[errors])
         package = sys.modules['delphi_traj'].__file__ if 'delphi_traj' in sys.modules else None
     finally: sys.path.remove(root)
     return dict(code=int(code), errors=errors.kinds, package=package, text=said.getvalue())

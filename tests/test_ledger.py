@@ -34,7 +34,7 @@ def normalised(x, norm):
         row = x[tuple(place)].tolist()
         mean = sum(row) / len(row)
         var = sum((v - mean)**2 for v in row) / len(row)
-        out[tuple(place)] = torch.tensor([(v - mean) / math.sqrt(var + 1e-5) * w + c for v, w, c in zip(row, norm.weight.tolist(), norm.bias.tolist())], dtype=x.dtype)
+        for i, v in enumerate(row): out[(*place, i)] = (v - mean) / math.sqrt(var + 1e-5) * norm.weight[i] + norm.bias[i]
     return out
 
 
@@ -123,7 +123,7 @@ def test_v1_3():
 
 
 def test_v1_4():
-    "Group i holds coordinates i d_group to (i + 1) d_group - 1; there are as many groups as heads; a width that does not divide is an error."
+    "Group i holds coordinates i d_group to (i + 1) d_group - 1; as many groups as heads; a width that does not divide is an error."
     x = draw(2, g * d)
     for i in range(g):
         for r in range(d): assert torch.equal(split_groups(x, g)[:, i, r], x[:, i * d + r])
@@ -305,6 +305,9 @@ def edited(path, config=lambda c: None, weights=lambda w: None):
     return path
 
 
+def tagged(path, tag): return edited(path, lambda stored: stored.update(model_architecture=tag))
+
+
 def check_refusals(saved, mixer, tensors, old):
     "A checkpoint is taken back as it was; with another tag, an old tag or without any one of the `tensors` it is refused."
     path = saved(mixer, 'good')
@@ -316,18 +319,20 @@ def check_refusals(saved, mixer, tensors, old):
     for tag in ('traj_mixer_v1', 'traj_mixer_v5', 'delphi_ffn'):
         if tag != mixer:
             with pytest.raises(CheckpointError, match=f"'{mixer}'.*'{tag}'"): load_checkpoint(path, expect=tag)
-            with pytest.raises(CheckpointError, match=mixer): load_checkpoint(edited(saved(mixer, 'tag'), lambda c: c.update(model_architecture=tag)))
+            with pytest.raises(CheckpointError, match=mixer): load_checkpoint(tagged(saved(mixer, 'tag'), tag))
     for tag in old + ['nonsense', None]:
         for expect in (mixer, None):
-            with pytest.raises(CheckpointError, match='model_architecture'): load_checkpoint(edited(saved(mixer, 'old'), lambda c: c.update(model_architecture=tag)), expect)
+            with pytest.raises(CheckpointError, match='model_architecture'): load_checkpoint(tagged(saved(mixer, 'old'), tag), expect)
     for tensor in tensors:
         name = f'blocks.1.stage.{tensor}'
-        with pytest.raises(CheckpointError, match=re.escape(name)): load_checkpoint(edited(saved(mixer, 'part'), weights=lambda w: w.pop(name)), mixer)
+        broken = edited(saved(mixer, 'part'), weights=lambda w: w.pop(name))
+        with pytest.raises(CheckpointError, match=re.escape(name)): load_checkpoint(broken, mixer)
 
 
 def test_v1_16(saved):
     "The tag traj_mixer_v1 is written; other tags and checkpoints without mixer tensors are refused."
-    check_refusals(saved, 'traj_mixer_v1', ['norm.weight', 'branch.group_align', 'branch.gate_proj', 'branch.value_proj', 'branch.output_proj'], ['traj_mixer_v2'])
+    tensors = ['norm.weight', 'branch.group_align', 'branch.gate_proj', 'branch.value_proj', 'branch.output_proj']
+    check_refusals(saved, 'traj_mixer_v1', tensors, ['traj_mixer_v2'])
     with pytest.raises(CheckpointError): load_checkpoint(saved('ffn', 'feed-forward'), expect='traj_mixer_v1')
 
 
@@ -407,10 +412,10 @@ def test_v5_4():
 def test_v5_5():
     "U = G + Gamma * P. It is no residual: without the cross projection the stage returns X itself."
     stage, G = a_v5(), draw(2, g, d)
-    U = stage.fuse(G)
+    U, P = stage.fuse(G), stage.intra(G)
     for b in range(2):
         for i in range(g):
-            for r in range(d): assert abs(U[b, i, r] - (G[b, i, r] + sigmoid(stage.intra_gate_logits[i, r].item()) * stage.intra(G)[b, i, r])) < 1e-12
+            for r in range(d): assert abs(U[b, i, r] - G[b, i, r] - sigmoid(stage.intra_gate_logits[i, r].item()) * P[b, i, r]) < 1e-12
     stage.output_proj.zero_()
     assert torch.equal(stage(draw(5, g * d)), draw(5, g * d))
 
@@ -450,10 +455,10 @@ def test_v5_8():
 
 @torch.no_grad()
 def test_v5_9():
-    "Xavier for every group and every coordinate, output N(0, 1e-3), LayerNorm at 1 and 0, dropout = mlp_dropout; the update starts near zero."
+    "Xavier per group and per coordinate, output N(0, 1e-3), LayerNorm at 1 and 0, dropout = mlp_dropout; the update starts near 0."
     torch.manual_seed(0)
     stage = TrajMixerV5(120, 10)
-    assert all(is_xavier(getattr(stage, n)) for n in ('intra_gate_proj', 'intra_value_proj', 'intra_output_proj', 'gate_proj', 'value_proj'))
+    for w in (stage.intra_gate_proj, stage.intra_value_proj, stage.intra_output_proj, stage.gate_proj, stage.value_proj): assert is_xavier(w)
     assert is_small(stage.output_proj)
     assert torch.equal(stage.norm.weight, torch.ones(120)) and torch.equal(stage.norm.bias, torch.zeros(120))
     assert Delphi(tiny_config('traj_mixer_v5', mlp_dropout=.37), VOCAB).blocks[0].stage.dropout.p == .37
@@ -493,7 +498,8 @@ def test_v5_12():
     assert count(block.norm) + count(block.attention) + count(block.stage) == 240 + 57_600 + 32_040
     assert model.config.time_mode == 'relative' and (len(model.blocks), model.config.n_information_type) == (12, 1)
     assert count(model.token_embedding) == 150_720
-    assert 12 * count(block.time_bias) + sum(map(count, (model.final_norm, model.sex_embedding, model.type_embedding, model.age_encoding))) == 3_148
+    others = (model.final_norm, model.sex_embedding, model.type_embedding, model.age_encoding)
+    assert 12 * count(block.time_bias) + sum(map(count, others)) == 3_148
 
 
 def test_v5_13(tmp_path, capsys):
@@ -542,7 +548,8 @@ def markdown(notebook):
     "Text of all markdown cells of a notebook, named with or without folder and ending."
     path = ROOT/'nbs'/(Path(notebook).name.removesuffix('.ipynb') + '.ipynb')
     assert path.exists(), f'{path} is not there'
-    return '\n'.join(''.join(cell['source']) for cell in json.loads(path.read_text(encoding='utf8'))['cells'] if cell['cell_type'] == 'markdown')
+    cells = json.loads(path.read_text(encoding='utf8'))['cells']
+    return '\n'.join(''.join(cell['source']) for cell in cells if cell['cell_type'] == 'markdown')
 
 
 def test_ledger_is_whole():
@@ -571,4 +578,5 @@ def test_ledger_tests():
     "Every named test is a function of its file in tests/."
     for row in done():
         file, function = row['test'].split('::')
-        assert file.startswith('tests/') and re.search(rf'^def {re.escape(function)}\(', (ROOT/file).read_text(encoding='utf8'), re.M), row['test']
+        text = (ROOT/file).read_text(encoding='utf8')
+        assert file.startswith('tests/') and re.search(rf'^def {re.escape(function)}\(', text, re.M), row['test']

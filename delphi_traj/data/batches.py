@@ -41,7 +41,7 @@ def regular_no_events(first, begin, end, every=5.0): # days, [b] -> (person, age
     person, draw = np.nonzero(inside)
     return person, age[person, draw]
 
-# %% ../../nbs/02_batches.ipynb #f08e1509
+# %% ../../nbs/02_batches.ipynb #81316e20
 def _no_event_rows(cohort, objective, how, every, seed, epoch): # -> (person, age)
     "Person and age of the no-event tokens of a cohort under an objective."
     ids = cohort.subjects.subject_id.to_numpy()
@@ -51,8 +51,7 @@ def _no_event_rows(cohort, objective, how, every, seed, epoch): # -> (person, ag
     elif how == 'regular': person, age = regular_no_events(np.maximum(start, 1), start, end, every)
     elif how is None: person = age = np.zeros(0, np.int64)
     else: raise ValueError(f"no_events={how!r}; expected 'random', 'regular' or None")
-    if objective != 'delphi': person, age = _and_at(cohort, start, person, age)
-    return person, age
+    return (person, age) if objective == 'delphi' else _and_at(cohort, start, person, age)
 
 # %% ../../nbs/02_batches.ipynb #7b7ed828
 def _last_age(cohort):
@@ -99,14 +98,13 @@ def _to(self, device, non_blocking=False)->Batch:
     return replace(self, **{n: t.to(device, non_blocking=non_blocking) for n, t in moved.items() if t is not None})
 Batch.to = _to
 
-# %% ../../nbs/02_batches.ipynb #231ede3a
+# %% ../../nbs/02_batches.ipynb #3111b31d
 def _rectangle(vocab, n, person, age, token): # rows in any order -> token, age [n l], valid
     "Sorted, right-padded arrays: by person, age, death last, id."
     order = np.lexsort((token, token == (vocab.death if vocab.death is not None else -1), age, person))
     person, age, token = person[order], age[order], token[order]
     lengths = np.bincount(person, minlength=n)
-    first = np.cumsum(lengths) - lengths
-    column = np.arange(len(person)) - first[person]
+    column = np.arange(len(person)) - (np.cumsum(lengths) - lengths)[person]
     shape = (n, max(int(lengths.max(initial=0)), 1))
     out_token, out_age, valid = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, bool)
     out_token[person, column], out_age[person, column], valid[person, column] = token, age, True
@@ -202,12 +200,11 @@ def _competing(cohort, sex, token, age, valid, max_length, draw):
     return _tensors(sex, token, age, valid, reader=np.maximum(reader, 0), counted=counted, had=had, clock=clock.astype(np.float32),
                     exposure=_exposure(age, valid, start, end).astype(np.float32))
 
-# %% ../../nbs/02_batches.ipynb #d37997e3
+# %% ../../nbs/02_batches.ipynb #a308a834
 def _next_token(cohort, sex, token, age, valid, max_length, draw):
     "Inputs and next tokens of the `delphi` objective."
     if max_length and token.shape[1] > max_length + 1:
-        room = np.maximum(valid.sum(1) - (max_length + 1), 0)
-        how, seed, epoch = draw
+        room, (how, seed, epoch) = np.maximum(valid.sum(1) - (max_length + 1), 0), draw
         u = person_uniforms(cohort.subjects.subject_id, 1, seed + 2, epoch)[:, 0] if how == 'random' else np.ones(len(cohort))
         token, age, valid = _crop((token, age, valid), max_length + 1, np.minimum(np.floor(u * (room + 1)), room).astype(np.int64))
     if token.shape[1] < 2: token, age, valid = (np.pad(a, ((0, 0), (0, 1))) for a in (token, age, valid))
@@ -215,6 +212,7 @@ def _next_token(cohort, sex, token, age, valid, max_length, draw):
     return _tensors(sex, token[:, :-1] * following, age[:, :-1] * following, valid[:, :-1] & following,
                     target=token[:, 1:], target_age=age[:, 1:].astype(np.float32))
 
+# %% ../../nbs/02_batches.ipynb #6ff903e6
 _BUILD = {None: _inputs_only, 'delphi': _next_token, 'competing': _competing}
 
 # %% ../../nbs/02_batches.ipynb #cb146531

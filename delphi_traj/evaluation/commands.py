@@ -148,11 +148,12 @@ def _demo_people(people, seed):
     "Cohorts to train, to tune and to judge; different people of the same world."
     return {'training': simulate(people, 3 * seed + 1), 'tuning': simulate(max(people // 10, 200), 3 * seed + 2), 'held out': simulate(2000, 3 * seed + 3)}
 
-# %% ../../nbs/43_commands.ipynb #9582d6db
+# %% ../../nbs/43_commands.ipynb #dabeeea8
 def _demo_model(vocab, seed):
     "A small v5 with the `competing` objective."
     torch.manual_seed(seed)
-    return Delphi(traj_mixer_v5(len(vocab), d_model=48, n_head=4, n_layer=3, objective='competing'), vocab)
+    return Delphi(traj_mixer_v5(len(vocab), d_model=64, n_head=4, n_layer=2, objective='competing',
+                                attention_dropout=0., mlp_dropout=0.), vocab)
 
 # %% ../../nbs/43_commands.ipynb #e462417c
 def _demo_table(evaluation)->str:
@@ -175,7 +176,7 @@ def _demo_figures(out, evaluation, history, groups, model, baseline):
                'demo_incidence.png': incidence_figure(incidence(rows, landmark, hazards, code, years=2.))}
     return [save_figure(figure, out/name) for name, figure in figures.items()]
 
-# %% ../../nbs/43_commands.ipynb #5f79b4d8
+# %% ../../nbs/43_commands.ipynb #a0131f26
 @command
 def delphi_demo(
     out:str='delphi_demo', # folder for the checkpoint, the tables and the figures
@@ -190,7 +191,7 @@ def delphi_demo(
     model = _demo_model(vocab, seed)
     say(f"{groups['training']}\n{architecture(model.config)}, preset {model.config.preset}: {model.parameter_count():,} parameters, "
         f'{model.parameter_count(trainable=True):,} trainable')
-    options = TrainOptions(steps=steps, learning_rate=4e-3, warmup=min(50, steps), evaluate_every=max(steps // 10, 1), device=device, seed=seed)
+    options = TrainOptions(steps=steps, learning_rate=6e-3, warmup=min(50, steps), evaluate_every=max(steps // 10, 1), device=device, seed=seed)
     history = train(model, vocab, groups['training'], groups['tuning'], options, out)
     model = load_checkpoint(out/'best', expect='traj_mixer_v5').model.to(next(model.parameters()).device)
     say('judging on 2,000 people whom it has not seen')

@@ -8,7 +8,7 @@ __all__ = ['DAYS_PER_YEAR', 'N_AGES', 'Outcome', 'first_after', 'free_of', 'watc
            'evaluating', 'model_nll', 'log_hazard_at', 'rows_at', 'outcomes_at', 'multiplicities', 'bootstrap_macro',
            'bootstrap_lead', 'incidence', 'Evaluation', 'evaluate']
 
-# %% ../../nbs/41_metrics.ipynb #fd23513b
+# %% ../../nbs/41_metrics.ipynb #28c9dc5c
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 import numpy as np
@@ -22,6 +22,7 @@ from ..data.batches import Batches, collate_landmark
 from ..data.events import Cohort
 from ..data.simulator import intervals, oracle_nll
 from ..models.heads import competing_loss
+from ..training.loop import mean_loss
 
 # %% ../../nbs/41_metrics.ipynb #7e9e8686
 DAYS_PER_YEAR = 365.25
@@ -252,20 +253,16 @@ def _loss(model, batch, objective, validation):
     if objective != 'competing': raise ValueError(f"found objective={objective!r} for a model trained with {model.config.objective!r}; expected that or 'competing'")
     return competing_loss(model.log_hazard(model(batch)), batch, model.of_kind('disease', 'death'), model.config.first_occurrence)
 
-# %% ../../nbs/41_metrics.ipynb #95804022
+# %% ../../nbs/41_metrics.ipynb #2d5ecda8
 def model_nll(model, cohort:Cohort, batch_size=256,
               validation=False, # the published mode of objective `delphi`
               objective:str=None)->dict: # None: the model's own -> total, count, and each part, per event
     "The objective over a cohort, aggregated exactly over batches, with regular no-event tokens."
-    objective, sums, count = objective or model.config.objective, {}, 0
+    objective = objective or model.config.objective
     batches = Batches(cohort, batch_size, objective, training=False)
-    with evaluating(model) as device:
-        for i in range(len(batches)):
-            loss = _loss(model, batches[i].to(device), objective, validation)
-            n = int(loss.count); count += n
-            for name, part in loss.parts.items(): sums[name] = sums.get(name, 0.) + part.double().item() * max(n, 1)
-    parts = {name: s / max(count, 1) for name, s in sums.items()}
-    return {'total': sum(parts.values()), 'parts': parts, 'count': count}
+    parts = mean_loss(model, batches, lambda batch: _loss(model, batch, objective, validation))
+    total, count = parts.pop('total'), parts.pop('count')
+    return {'total': total, 'parts': parts, 'count': count}
 
 # %% ../../nbs/41_metrics.ipynb #9a187879
 def log_hazard_at(model, cohort:Cohort, landmark, # days, number or [n]

@@ -6,9 +6,9 @@
 __all__ = ['SIZES', 'EventTrajectoryConfig', 'event_trajectory_shared_v2', 'SharedEventTrajectoryCore', 'EventTrajectory',
            'Rounds']
 
-# %% ../../nbs/22_event_trajectory.ipynb #b830cd0a
+# %% ../../nbs/22_event_trajectory.ipynb #9cd92181
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 import torch
 from torch import nn, Tensor
@@ -16,12 +16,11 @@ from fastcore.basics import patch
 from ..data.batches import Batch
 from ..data.events import Vocab, KINDS
 from ..layers.attention import TrajectoryAttention, all_future_mask, next_token_mask
-from ..layers.clock import AgeEncoding, GaussianRBF, RelativeTimeBias, TimeRoPE
+from ..layers.clock import DAYS_PER_YEAR, AgeEncoding, GaussianRBF, RelativeTimeBias, TimeRoPE
 from ..layers.groups import merge_groups, split_groups
 from ..layers.mixers import TrajectoryMixer
 from .delphi import Delphi, Prediction
-from .heads import (ExponentialHead, Loss, at_risk, cif_next, competing_loss, cumulative_hazard,
-                                      delphi_loss, survival)
+from .heads import Hazards, Loss, all_future_loss, at_risk, competing_loss, delphi_loss, hazards_of, make_head
 
 # %% ../../nbs/22_event_trajectory.ipynb #0a9bb4a5
 SIZES = {name: dict(d_model=d_model, n_trajectory=g, trajectory_dim=d, traj_hidden=hidden) for name, d_model, g, d, hidden in [
@@ -151,28 +150,54 @@ def project_event_memory(self:SharedEventTrajectoryCore,
     "Keys, rotated, and values of the memory, once for all rounds (ET.4)."
     return self.attention.project_event_memory(memory, rotation)
 
-# %% ../../nbs/22_event_trajectory.ipynb #b19cf8e5
+# %% ../../nbs/22_event_trajectory.ipynb #394ce212
 class EventTrajectory(nn.Module):
     "Trajectory slots that read an event memory in rounds of one shared core (ET.1)."
     def __init__(self, config:EventTrajectoryConfig,
-                 vocab:Vocab=None): # None: every id but 0 is a disease
+                 vocab:Vocab=None, # None: every id but 0 is a disease
+                 free_shape=None): # head 'mixed': ids of the causes with a free shape; None: death
         super().__init__()
-        self.config, d = config, config.d_model
-        self.token_embedding, self.sex_embedding = nn.Embedding(config.vocab_size, d), nn.Embedding(2, d)
-        self.age_encoding, self.token_dropout = AgeEncoding(d, config.age_hidden), nn.Dropout(config.token_dropout)
-        self.event_projection, self.event_norm = nn.Linear(d, d, bias=False), nn.LayerNorm(d)
-        self.query_projection = nn.Linear(d, d, bias=False)
-        self.query_token = nn.Parameter(torch.empty(d)) if config.mode == 'all_future' else None
-        self.prototypes = nn.Parameter(torch.empty(config.n_trajectory, config.trajectory_dim))
-        relative = config.time_mode == 'relative'
-        self.rotation = TimeRoPE(config.trajectory_dim) if relative else None
-        self.rbf = GaussianRBF(config.n_rbf) if relative else None
-        self.reasoning_core = SharedEventTrajectoryCore(config)
-        self.final_norm = nn.LayerNorm(d)
-        self.head = ExponentialHead(config.vocab_size)
+        self.config = config
         self._register_kinds(vocab)
+        self._make_events(config); self._make_queries(config); self._make_clock(config)
+        self.reasoning_core = SharedEventTrajectoryCore(config)
+        self.final_norm = nn.LayerNorm(config.d_model)
+        self._make_head(config, free_shape)
         self.reset_parameters()
     _register_kinds, of_kind, parameter_count = Delphi._register_kinds, Delphi.of_kind, Delphi.parameter_count
+
+# %% ../../nbs/22_event_trajectory.ipynb #88d81b35
+@patch
+def _make_events(self:EventTrajectory, config):
+    "What turns events into memory (ET.3, ET.4)."
+    d = config.d_model
+    self.token_embedding, self.sex_embedding = nn.Embedding(config.vocab_size, d), nn.Embedding(2, d)
+    self.age_encoding, self.token_dropout = AgeEncoding(d, config.age_hidden), nn.Dropout(config.token_dropout)
+    self.event_projection, self.event_norm = nn.Linear(d, d, bias=False), nn.LayerNorm(d)
+
+# %% ../../nbs/22_event_trajectory.ipynb #6d5aa3af
+@patch
+def _make_queries(self:EventTrajectory, config):
+    "What turns queries into first states (ET.5, ET.6)."
+    self.query_token = nn.Parameter(torch.empty(config.d_model)) if config.mode == 'all_future' else None
+    self.query_projection = nn.Linear(config.d_model, config.d_model, bias=False)
+    self.prototypes = nn.Parameter(torch.empty(config.n_trajectory, config.trajectory_dim))
+
+# %% ../../nbs/22_event_trajectory.ipynb #d2f38bd4
+@patch
+def _make_clock(self:EventTrajectory, config):
+    "Rotation and bumps, without parameters; `time_mode` absolute has neither (ET.13)."
+    relative = config.time_mode == 'relative'
+    self.rotation = TimeRoPE(config.trajectory_dim) if relative else None
+    self.rbf = GaussianRBF(config.n_rbf) if relative else None
+
+# %% ../../nbs/22_event_trajectory.ipynb #1edb9b25
+@patch
+def _make_head(self:EventTrajectory, config, free_shape):
+    "The head of the configuration, tied for next tokens (ET.18, ET.19)."
+    mixed, tied = config.head == 'mixed', config.mode == 'next_token'
+    if mixed and free_shape is None: free_shape = self.of_kind('death').nonzero()[:, 0]
+    self.head = make_head(config.head, config.vocab_size, config.d_model, tied, free_shape)
 
 # %% ../../nbs/22_event_trajectory.ipynb #af1a9879
 @patch
@@ -267,19 +292,70 @@ def forward(self:EventTrajectory, batch:Batch,
     if self.config.mode == 'all_future': hidden = hidden[:, 0]
     return (hidden, Rounds(torch.stack(states), torch.stack(weights))) if return_rounds else hidden
 
-# %% ../../nbs/22_event_trajectory.ipynb #2c08b87f
+# %% ../../nbs/22_event_trajectory.ipynb #fba1ec6e
 @patch
-def log_hazard(self:EventTrajectory, hidden:Tensor)->Tensor: # [... d] -> [... k], log per year
-    "Log hazard of every code from hidden states."
-    return self.head(hidden, self.token_embedding.weight)
+def hazards(self:EventTrajectory, hidden:Tensor)->Hazards: # [... d_model] -> [... k]
+    "Hazards of every code from hidden states, whatever the head (ET.18, ET.19)."
+    return hazards_of(self.head(hidden, self.token_embedding.weight if self.config.mode == 'next_token' else None))
 
-# %% ../../nbs/22_event_trajectory.ipynb #263a83ca
+# %% ../../nbs/22_event_trajectory.ipynb #d3c5ef9f
+@patch
+def log_hazard(self:EventTrajectory, hidden:Tensor)->Tensor: # [... d_model] -> [... k], log per year
+    "Log hazard of every code; exponential head only, as others change with time."
+    _need(self.config.head == 'exponential', f'log_hazard of a model with head={self.config.head!r}', "head='exponential'; use hazards(hidden)")
+    return self.hazards(hidden).log_scale
+
+# %% ../../nbs/22_event_trajectory.ipynb #b3e4cc7c
 @patch
 def nll(self:EventTrajectory, batch:Batch, validation=False)->Loss: # validation: the published mode of objective `delphi`
     "The configured objective on a batch."
-    log_hazard = self.log_hazard(self(batch))
-    if self.config.objective == 'competing':
-        return competing_loss(log_hazard, batch, self.of_kind('disease', 'death'), self.config.first_occurrence)
+    hidden, config = self(batch), self.config
+    if config.objective == 'all_future': return all_future_loss(self.hazards(hidden), batch)
+    if config.objective == 'competing':
+        return competing_loss(self.hazards(hidden), batch, self.of_kind('disease', 'death'), config.first_occurrence)
+    return self._delphi_nll(hidden, batch, validation)
+
+# %% ../../nbs/22_event_trajectory.ipynb #0b4959a9
+@patch
+def _delphi_nll(self:EventTrajectory, hidden, batch, validation):
+    "Delphi's original objective, whose rates are per day."
     no_event = (self.token_kind == KINDS.index('no_event')).nonzero()[:, 0]
-    return delphi_loss(log_hazard - math.log(365.25), batch, self.of_kind('padding', 'sex', 'lifestyle'), self.config.t_min,
+    return delphi_loss(self.log_hazard(hidden) - math.log(DAYS_PER_YEAR), batch, self.of_kind('padding', 'sex', 'lifestyle'), self.config.t_min,
                        int(no_event[0]) if len(no_event) else None, validation)
+
+# %% ../../nbs/22_event_trajectory.ipynb #cb51fe5a
+@patch
+def landmark(self:EventTrajectory, batch:Batch)->tuple[Hazards, Tensor, Tensor]: # [b k]; bool [b k]; years, [b]
+    "Hazards at the landmark, the causes at risk there, and the time on the hazards' clock."
+    cause = self.of_kind('disease', 'death')
+    if self.config.mode == 'all_future': return self.hazards(self(batch)), self._open(batch, cause), torch.zeros(len(batch), device=cause.device)
+    last = batch.valid.sum(1) - 1
+    _need((last >= 0).all(), f'row {int((last < 0).int().argmax())} without any event', 'at least a no-event token at the landmark')
+    at = torch.arange(len(batch), device=last.device), last
+    hazards, risk = self.hazards(self(batch)[at]), at_risk(batch, cause, self.config.first_occurrence)[at]
+    if hazards.log_shape is None: return hazards, risk, torch.zeros(len(batch), device=last.device)
+    _need(batch.clock is not None, 'a batch without clock', "one of collate or collate_landmark, as hazards change with time")
+    return hazards, risk, batch.clock[at] / DAYS_PER_YEAR
+
+# %% ../../nbs/22_event_trajectory.ipynb #5465e762
+@patch
+def _open(self:EventTrajectory, batch, cause): # bool [b k]
+    "Causes not had at or before the landmark."
+    if batch.future_open is not None: return batch.future_open
+    known = replace(batch, valid=batch.valid & (batch.age <= self.landmark_age(batch)))
+    return at_risk(known, cause, self.config.first_occurrence)[:, -1]
+
+# %% ../../nbs/22_event_trajectory.ipynb #b9996b5d
+@patch
+@torch.no_grad()
+def predict(self:EventTrajectory, batch:Batch,
+            years:float=None # horizon after the landmark, or None for hazards only
+            )->Prediction:
+    "Hazards at the landmark, or `years` after it, and what follows in between."
+    if self.training: raise RuntimeError('the model is in training mode, where dropout is active; call .eval() first')
+    hazards, risk, begin = self.landmark(batch)
+    blank, quiet = (lambda x: torch.where(risk, x, torch.nan)), hazards.only(risk)
+    hazard = blank(quiet.log_hazard(begin + (years or 0)).exp())
+    if years is None: return Prediction(hazard)
+    years = torch.full_like(begin, years)
+    return Prediction(hazard, blank(quiet.cumulative_hazard(years, begin)), quiet.survival(years, begin), blank(quiet.cif(years, begin)))

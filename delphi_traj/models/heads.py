@@ -225,9 +225,9 @@ def only(self:Hazards, risk:Tensor)->"Hazards": # bool [... k]
     "The same hazards, 0 where `risk` is False."
     return Hazards(self.log_scale.masked_fill(~risk, -torch.inf), self.log_shape)
 
-# %% ../../nbs/20_heads.ipynb #8224dcd1
-_x, _w = np.polynomial.legendre.leggauss(32)
-NODES = list(zip(((1 + _x) / 2).tolist(), (_w / 2).tolist())) # on [0, 1]
+# %% ../../nbs/20_heads.ipynb #cb29cb27
+_z, _w = np.polynomial.legendre.leggauss(32)
+NODES = list(zip((1 - ((1 - _z) / 2)**2).tolist(), (_w * (1 - _z) / 2).tolist())) # v and its weight on [0, 1]
 
 # %% ../../nbs/20_heads.ipynb #bf5dbbc7
 @patch
@@ -239,14 +239,27 @@ def cif(self:Hazards, years, begin=0.)->Tensor: # -> [... k]
         return H / total.clamp(min=torch.finfo(H.dtype).tiny) * -torch.expm1(-total)
     return self._cif_by_nodes(_years(years, self.log_scale), _years(begin, self.log_scale))
 
-# %% ../../nbs/20_heads.ipynb #7f006397
+# %% ../../nbs/20_heads.ipynb #28898c28
+@patch
+@torch.no_grad()
+def _useless(self:Hazards, log_end, limit, steps=10): # [... 1] each
+    "How far log time may be cut from `log_end` so that the total cumulative hazard still reaches `limit`."
+    a, x = self.log_shape.exp(), log_end
+    for _ in range(steps):
+        log_H = self.log_scale.clamp(min=-1e4) + a * x
+        above = (log_H.logsumexp(-1, keepdim=True) - limit.log()).clamp(min=0)
+        x = x - above / (log_H.softmax(-1) * a).sum(-1, keepdim=True)
+    return log_end - x
+
+# %% ../../nbs/20_heads.ipynb #f48aa080
 @patch
 def _cif_by_nodes(self:Hazards, t, begin): # [... 1] each
     "Gauss-Legendre in v, u = v^p, of hazard times survival since `begin`."
     a, tiny = self.log_shape.exp(), torch.finfo(t.dtype).tiny
-    p = 3 / a.detach().amin(-1, keepdim=True).clamp(max=1)
-    log_end, width = (begin + t).clamp(min=tiny).log(), -torch.expm1(-_log_growth(begin, t) / p)
     before, out = self.cumulative_hazard(begin[..., 0]).sum(-1, keepdim=True), 0.
+    log_end, p = (begin + t).clamp(min=tiny).log(), 2 / a.detach().amin(-1, keepdim=True).clamp(max=1)
+    cut = self._useless(log_end, before + 20)
+    log_end, width = log_end - cut, -torch.expm1((cut - _log_growth(begin, t)) / p)
     for x, w in NODES:
         rest = 1 - width * (1 - x)
         H = (self.log_scale + a * (log_end + p * rest.log())).exp()
@@ -266,14 +279,15 @@ class WeibullHead(ExponentialHead):
     def forward(self, hidden, embedding=None)->Hazards: # [... d], token embedding [k d] where tied
         return Hazards(self.log_scale(hidden, embedding), self.log_shape(hidden))
 
-# %% ../../nbs/20_heads.ipynb #14f4918a
+# %% ../../nbs/20_heads.ipynb #9426da90
 class MixedHead(WeibullHead):
     "Weibull where `free_shape` is True, exponential elsewhere (ET.19; our definition)."
     def __init__(self, vocab_size:int, d_model:int, tied=True,
-                 free_shape=None): # ids of the causes with a free shape, e.g. `[vocab.death]`; None: none
+                 free_shape=None): # ids (or bool [k]) of the causes with a free shape, e.g. `[vocab.death]`; None: none
         super().__init__(vocab_size, d_model, tied)
         self.register_buffer('free_shape', torch.zeros(vocab_size, dtype=torch.bool))
-        if free_shape is not None: self.free_shape[torch.as_tensor(free_shape)] = True
+        ids = torch.as_tensor([] if free_shape is None else free_shape)
+        self.free_shape[ids if ids.dtype == torch.bool else ids.long()] = True
     def log_shape(self, hidden):
         free = super().log_shape(hidden)
         return torch.where(self.free_shape, free, torch.zeros_like(free))
