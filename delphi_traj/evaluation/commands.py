@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['matching_cohort', 'other_people', 'plain', 'strict_json', 'rates_by_age', 'delphi_evaluate', 'delphi_demo']
 
-# %% ../../nbs/43_commands.ipynb #0cb416e6
+# %% ../../nbs/43_commands.ipynb #3f533c80
 import json, math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -17,8 +17,9 @@ from ..data.simulator import make_world, simulate
 from .figures import auc_figure, incidence_figure, save_figure, training_figure
 from .metrics import AgeSexBaseline, evaluate, incidence, log_hazard_at, oracle_log_hazard, rows_at
 from ..models.delphi import Delphi, traj_mixer_v5
+from ..models.event_trajectory import event_trajectory_shared_v2
 from ..training.checkpoints import architecture, load_checkpoint
-from ..training.loop import TrainOptions, cohort_from, command, make_accelerator, say, train
+from ..training.loop import TrainOptions, build_model, cohort_from, command, make_accelerator, say, train
 
 # %% ../../nbs/43_commands.ipynb #6bf59a83
 def matching_cohort(data:str, checkpoint, # what `load_checkpoint` returns
@@ -148,62 +149,73 @@ def _demo_people(people, seed):
     "Cohorts to train, to tune and to judge; different people of the same world."
     return {'training': simulate(people, 3 * seed + 1), 'tuning': simulate(max(people // 10, 200), 3 * seed + 2), 'held out': simulate(2000, 3 * seed + 3)}
 
-# %% ../../nbs/43_commands.ipynb #dabeeea8
-def _demo_model(vocab, seed):
-    "A small v5 with the `competing` objective."
-    torch.manual_seed(seed)
-    return Delphi(traj_mixer_v5(len(vocab), d_model=64, n_head=4, n_layer=2, objective='competing',
-                                attention_dropout=0., mlp_dropout=0.), vocab)
+# %% ../../nbs/43_commands.ipynb #589e13ad
+def _demo_config(name, vocab):
+    "The two models of the demonstration."
+    if name == 'traj_mixer_v5': return traj_mixer_v5(len(vocab), d_model=64, n_head=4, n_layer=2, objective='competing', attention_dropout=0., mlp_dropout=0.)
+    return event_trajectory_shared_v2('nano', mode='all_future', vocab_size=len(vocab), dropout=0.)
 
-# %% ../../nbs/43_commands.ipynb #e462417c
+# %% ../../nbs/43_commands.ipynb #f32b13bc
+def _demo_train(name, groups, options, out):
+    "Train one model, say what it is, and read its best checkpoint back."
+    vocab = groups['training'].vocab
+    torch.manual_seed(options.seed)
+    model = build_model(_demo_config(name, vocab), vocab)
+    say(f'{architecture(model.config)}, preset {model.config.preset}, objective {model.config.objective}: {model.parameter_count():,} parameters, '
+        f'{model.parameter_count(trainable=True):,} trainable')
+    history = train(model, vocab, groups['training'], groups['tuning'], options, out/name)
+    return load_checkpoint(out/name/'best', expect=name, device=next(model.parameters()).device).model, history
+
+# %% ../../nbs/43_commands.ipynb #47416bff
 def _demo_table(evaluation)->str:
     "The summary as text: NLL per event, macro AUC with interval, share of the oracle's lead."
-    rows = [f'{"":12}  NLL per event   macro AUC (95% interval)   share of the lead']
-    for r in evaluation.summary.loc[['age and sex', 'model', 'oracle']].itertuples():
-        share = f'{r.share:.2f} ({r.share_low:.2f} to {r.share_high:.2f})' if r.Index == 'model' else f'{r.share:.0f}'
-        rows.append(f'{r.Index:12}  {r.competing_nll:13.3f}   {r.macro_auc:.3f} ({r.low:.3f} to {r.high:.3f})     {share}')
+    rows = [f'{"":17}  NLL per event   macro AUC (95% interval)   share of the lead']
+    names = {'age and sex': 'age and sex', 'model': 'TrajMixer v5', 'event trajectory': 'event trajectory', 'oracle': 'oracle'}
+    for r in evaluation.summary.loc[list(names)].itertuples():
+        share = f'{r.share:.0f}' if r.Index in ('age and sex', 'oracle') else f'{r.share:.2f} ({r.share_low:.2f} to {r.share_high:.2f})'
+        nll = '' if np.isnan(r.competing_nll) else f'{r.competing_nll:.3f}'
+        rows.append(f'{names[r.Index]:17}  {nll:>13}   {r.macro_auc:.3f} ({r.low:.3f} to {r.high:.3f})     {share}')
     return '\n'.join(rows)
 
-# %% ../../nbs/43_commands.ipynb #809e4bc1
-def _demo_figures(out, evaluation, history, groups, model, baseline):
+# %% ../../nbs/43_commands.ipynb #68d7bd90
+def _demo_figures(out, evaluation, history, held, model, baseline):
     "Three pictures: AUC by code, the losses, and one disease by age."
-    held, code = groups['held out'], groups['held out'].vocab.id('Heart failure')
     person, landmark = rows_at(held, (0., 2., 4., 6.))
     rows = held[person]
     hazards = {'model': log_hazard_at(model, rows, landmark), 'oracle': oracle_log_hazard(make_world(), rows, landmark),
                'age and sex': baseline.log_hazard(landmark, rows.subjects.sex.cat.codes.to_numpy())}
+    name = 'Heart failure'
+    seen = incidence(rows, landmark, hazards, held.vocab.id(name), years=2.)
     figures = {'demo_auc.png': auc_figure(evaluation.per_code), 'demo_training.png': training_figure(history),
-               'demo_incidence.png': incidence_figure(incidence(rows, landmark, hazards, code, years=2.))}
-    return [save_figure(figure, out/name) for name, figure in figures.items()]
+               'demo_incidence.png': incidence_figure(seen, name)}
+    return [save_figure(figure, out/file) for file, figure in figures.items()]
 
-# %% ../../nbs/43_commands.ipynb #a0131f26
+# %% ../../nbs/43_commands.ipynb #da8dd1a2
 @command
 def delphi_demo(
-    out:str='delphi_demo', # folder for the checkpoint, the tables and the figures
+    out:str='delphi_demo', # folder for the checkpoints, the tables and the figures
     people:int=10000, # people to train on
-    steps:int=1500, # training steps
+    steps:int=1500, # training steps of each model
     device:str='cpu', # cpu, cuda, mps or auto
     seed:int=0):
-    "Simulate a cohort with known hazards, train a small TrajMixer v5, and compare it with the oracle."
+    "Simulate a cohort with known hazards, train a small TrajMixer v5 and an event-trajectory model, and compare them with the oracle."
+    if (Path(out)/'traj_mixer_v5').exists(): raise ValueError(f'{out} holds a demonstration already; remove it or choose another --out')
     say(f'simulating {people:,} people to train on, and others to judge by')
     groups, out = _demo_people(people, seed), Path(out)
-    vocab = groups['training'].vocab
-    model = _demo_model(vocab, seed)
-    say(f"{groups['training']}\n{architecture(model.config)}, preset {model.config.preset}: {model.parameter_count():,} parameters, "
-        f'{model.parameter_count(trainable=True):,} trainable')
+    say(groups['training'])
     options = TrainOptions(steps=steps, learning_rate=6e-3, warmup=min(50, steps), evaluate_every=max(steps // 10, 1), device=device, seed=seed)
-    history = train(model, vocab, groups['training'], groups['tuning'], options, out)
-    model = load_checkpoint(out/'best', expect='traj_mixer_v5').model.to(next(model.parameters()).device)
-    say('judging on 2,000 people whom it has not seen')
-    _demo_judge(out, model, history, groups)
+    model, history = _demo_train('traj_mixer_v5', groups, options, out)
+    future, _ = _demo_train('event_trajectory_shared_v2', groups, replace(options, learning_rate=2e-3), out)
+    _demo_judge(out, model, future, history, groups)
 
-# %% ../../nbs/43_commands.ipynb #bf80a0e2
-def _demo_judge(out, model, history, groups):
+# %% ../../nbs/43_commands.ipynb #99f03f69
+def _demo_judge(out, model, future, history, groups):
     "Evaluate, print the table, write files and say which."
+    say('judging on 2,000 people whom they have not seen')
     baseline = AgeSexBaseline.fit(groups['training'])
-    evaluation = evaluate(model, groups['held out'], baseline=baseline, world=make_world())
+    evaluation = evaluate(model, groups['held out'], baseline=baseline, world=make_world(), others={'event trajectory': future})
     paths = [write_whole(out/'summary.csv', evaluation.summary.to_csv()), write_whole(out/'per_code.csv', evaluation.per_code.to_csv(index=False))]
-    paths += _demo_figures(out, evaluation, history, groups, model, baseline)
+    paths += _demo_figures(out, evaluation, history, groups['held out'], model, baseline)
     say('\n' + _demo_table(evaluation))
-    say('\nThe lead is the macro AUC of the true hazards minus that of age and sex; 5 years ahead, from entry and from 5 years later.')
-    say('wrote ' + ', '.join(map(str, [out/'best', out/'last', out/'metrics.jsonl', *paths])))
+    say('\nThe lead is the macro AUC of the true hazards minus that of age and sex, 5 years ahead, from entry and from 5 years later.')
+    say('wrote ' + ', '.join(map(str, [out/'traj_mixer_v5', out/'event_trajectory_shared_v2', *paths])))

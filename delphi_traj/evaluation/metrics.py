@@ -8,7 +8,7 @@ __all__ = ['DAYS_PER_YEAR', 'N_AGES', 'Outcome', 'first_after', 'free_of', 'watc
            'evaluating', 'model_nll', 'log_hazard_at', 'rows_at', 'outcomes_at', 'multiplicities', 'bootstrap_macro',
            'bootstrap_lead', 'incidence', 'Evaluation', 'evaluate']
 
-# %% ../../nbs/41_metrics.ipynb #28c9dc5c
+# %% ../../nbs/41_metrics.ipynb #605b23b4
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 import numpy as np
@@ -18,7 +18,7 @@ from fastcore.basics import patch
 from scipy.stats import chi2
 from sklearn.linear_model import PoissonRegressor
 from sklearn.metrics import roc_auc_score
-from ..data.batches import Batches, collate_landmark
+from ..data.batches import Batches, collate, collate_landmark
 from ..data.events import Cohort
 from ..data.simulator import intervals, oracle_nll
 from ..models.heads import competing_loss
@@ -264,16 +264,25 @@ def model_nll(model, cohort:Cohort, batch_size=256,
     total, count = parts.pop('total'), parts.pop('count')
     return {'total': total, 'parts': parts, 'count': count}
 
-# %% ../../nbs/41_metrics.ipynb #9a187879
+# %% ../../nbs/41_metrics.ipynb #54e340ba
 def log_hazard_at(model, cohort:Cohort, landmark, # days, number or [n]
-                  batch_size=256)->np.ndarray: # float64 [n k], log per year; NaN where there is no risk
+                  batch_size=256,
+                  years=None # None: on the day itself; else the mean hazard over so many years
+                  )->np.ndarray: # float64 [n k], log per year; NaN where there is no risk
     "The model's log hazards at the landmark, from what was known on that day."
     if getattr(model.config, 'tie_mask', None): raise ValueError("found tie_mask='delphi', which reads the ages of targets; expected a causal model: at a landmark there is no target")
     landmark = np.broadcast_to(np.asarray(landmark, dtype=np.int64), len(cohort))
     with evaluating(model) as device:
-        parts = [model.predict(collate_landmark(cohort[i:i + batch_size], landmark[i:i + batch_size]).to(device)).hazard.double().log().cpu()
-                 for i in range(0, len(cohort), batch_size)]
+        parts = [_hazard_of(model, cohort[i:i + batch_size], landmark[i:i + batch_size], years, device) for i in range(0, len(cohort), batch_size)]
     return torch.cat(parts).numpy()
+
+# %% ../../nbs/41_metrics.ipynb #a389d3c1
+def _hazard_of(model, people, landmark, years, device): # -> float64 [b k], log per year
+    "Log hazards of some people, from the inputs that the model was trained on."
+    looks = model.config.objective == 'all_future'
+    batch = collate(people, 'all_future', landmark=landmark) if looks else collate_landmark(people, landmark)
+    found = model.predict(batch.to(device), years)
+    return (found.hazard if years is None else found.cumulative_hazard / years).double().log().cpu()
 
 # %% ../../nbs/41_metrics.ipynb #7cea8ac9
 def rows_at(cohort:Cohort, offsets=(0., 5., 10.) # years after `start`
@@ -361,25 +370,31 @@ class Evaluation:
     parts:dict # objective, total, count and parts of the model's own objective
     counts:dict # people, rows, censored rows, events, judged and left-out codes
 
-# %% ../../nbs/41_metrics.ipynb #66efd719
-def _predictors(model, baseline, world, cohort, person, landmark, own, batch_size):
-    "Name -> (log hazards at the landmarks, competing NLL per event); `own` is the model's own objective."
+# %% ../../nbs/41_metrics.ipynb #36db6294
+def _competing_nll(model, cohort, batch_size):
+    "Per event; NaN for a model that looks from landmarks only, whose hazards between events are not defined."
+    if model.config.objective == 'all_future': return np.nan
+    return model_nll(model, cohort, batch_size, objective='competing')['total']
+
+# %% ../../nbs/41_metrics.ipynb #c7d97c69
+def _predictors(models, baseline, world, cohort, person, landmark, years, batch_size):
+    "Name -> (log hazards at the landmarks, competing NLL per event)."
     rows, sex = cohort[person], cohort.subjects.sex.cat.codes.to_numpy()[person]
-    nll = own if model.config.objective == 'competing' else model_nll(model, cohort, batch_size, objective='competing')
-    found = {'model': (log_hazard_at(model, rows, landmark, batch_size), nll['total'])}
+    found = {n: (log_hazard_at(m, rows, landmark, batch_size, years), _competing_nll(m, cohort, batch_size)) for n, m in models.items()}
     if world is not None: found['oracle'] = oracle_log_hazard(world, rows, landmark), oracle_nll(world, cohort)
     if baseline is not None: found['age and sex'] = baseline.log_hazard(landmark, sex), baseline.nll(cohort)
     return found
 
-# %% ../../nbs/41_metrics.ipynb #64d320c3
+# %% ../../nbs/41_metrics.ipynb #5986ca8f
 def evaluate(model, cohort:Cohort, *, baseline:AgeSexBaseline=None, # None: no row of age and sex
              world=None, # the simulated `World` of the cohort; None: no oracle
              offsets=(0., 5.), years=5., # landmarks in years after start, horizon
-             min_cases=10, n_boot=200, seed=0, batch_size=256)->Evaluation:
+             min_cases=10, n_boot=200, seed=0, batch_size=256,
+             others:dict=None)->Evaluation: # more models by name, judged beside `model`
     "Landmark AUC, likelihood and share of the lead of a model on people whom it has not seen."
     person, landmark, outcome = outcomes_at(cohort, offsets, years)
+    found = _predictors({'model': model, **(others or {})}, baseline, world, cohort, person, landmark, years, batch_size)
     own = model_nll(model, cohort, batch_size)
-    found = _predictors(model, baseline, world, cohort, person, landmark, own, batch_size)
     scores = {name: s for name, (s, _) in found.items()}
     lead = bootstrap_lead(scores, outcome, person, n_boot, seed, min_cases)
     lead.insert(0, 'competing_nll', [nll for _, nll in found.values()])

@@ -187,11 +187,11 @@ def _log_hazard(log_scale, log_shape, years): # of one shape -> log per year
     if log_shape is None: return log_scale + torch.zeros_like(years)
     return log_scale + log_shape + torch.expm1(log_shape) * years.clamp(min=HALF_DAY).log()
 
-# %% ../../nbs/20_heads.ipynb #463da27d
+# %% ../../nbs/20_heads.ipynb #a687f8c7
 def _log_growth(begin, years):
     "log of (begin + years) / begin; where the clock begins at 0, a number that every power takes for infinity."
     fresh = begin <= 0
-    return torch.where(fresh, 1e4, torch.log1p(years / begin.masked_fill(fresh, 1.)))
+    return torch.where(fresh, 1e4, torch.log1p(years / begin.masked_fill(fresh, 1.)).clamp(max=1e4))
 
 # %% ../../nbs/20_heads.ipynb #c4493eca
 def _cumulative(log_scale, log_shape, years, begin): # of one shape

@@ -7,7 +7,7 @@ __all__ = ['ARCHITECTURES', 'CheckpointError', 'Architecture', 'architecture', '
            'Checkpoint', 'load_checkpoint', 'flatten_state', 'unflatten_state', 'save_training_state',
            'load_training_state']
 
-# %% ../../nbs/30_checkpoints.ipynb #d29d7549
+# %% ../../nbs/30_checkpoints.ipynb #1249cd8c
 import hashlib, json, math, os, platform, shutil
 from dataclasses import dataclass, field, fields, asdict
 from pathlib import Path
@@ -20,6 +20,7 @@ import delphi_traj
 from ..data.events import Vocab
 from ..layers.mixers import MIXERS
 from ..models.delphi import Delphi, DelphiConfig, FROZEN
+from ..models.event_trajectory import EventTrajectory, EventTrajectoryConfig, SIZES
 
 # %% ../../nbs/30_checkpoints.ipynb #e18144d0
 class CheckpointError(ValueError):
@@ -449,6 +450,26 @@ def load_checkpoint(path, # directory
     _check_hash(weights, data, stored['model_sha256'])
     model.load_state_dict(tensors)
     return Checkpoint(model.to(device).eval(), vocab, stored, path)
+
+# %% ../../nbs/30_checkpoints.ipynb #41bc805e
+def _facts_event_trajectory(config):
+    "Section 11 of the event-trajectory document; the two counts are written for every model (ET.20)."
+    return dict(model_size=config.size, d_model=config.d_model, n_trajectory=config.n_trajectory, trajectory_dim=config.trajectory_dim,
+                traj_hidden=config.traj_hidden, n_reasoning_rounds=config.n_reasoning_rounds)
+
+# %% ../../nbs/30_checkpoints.ipynb #b572014f
+_CORE = ('attention.q_proj', 'attention.k_proj.weight', 'attention.v_proj.weight', 'mixer.gate_proj', 'mixer.value_proj',
+         'mixer.output_proj', 'attn_norm.weight', 'mixer_norm.weight', 'attn_scale', 'mixer_scale')
+
+# %% ../../nbs/30_checkpoints.ipynb #601eb9ba
+def _one_core(config, names):
+    "Exactly one reasoning core, with all its parts (ET.21)."
+    cores = {n.split('.')[0] for n in names if n.startswith('reasoning_core')}
+    missing = [f'the reasoning core lacks {part} (reasoning_core.{part})' for part in _CORE if f'reasoning_core.{part}' not in names]
+    return missing + [f'there is a second core, {core}' for core in sorted(cores - {'reasoning_core'})]
+
+# %% ../../nbs/30_checkpoints.ipynb #4035bc5e
+ARCHITECTURES['event_trajectory_shared_v2'] = Architecture(EventTrajectoryConfig, EventTrajectory, _facts_event_trajectory, {}, SIZES, _one_core)
 
 # %% ../../nbs/30_checkpoints.ipynb #30431595
 def flatten_state(nested)->tuple: # dict of tensors, JSON value
