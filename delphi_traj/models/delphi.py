@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['FROZEN', 'DelphiConfig', 'traj_mixer_v1', 'traj_mixer_v5', 'Block', 'Delphi', 'Prediction']
 
-# %% ../../nbs/21_delphi.ipynb #aa4e3374
+# %% ../../nbs/21_delphi.ipynb #87e71a1c
 from dataclasses import dataclass, replace
 import math
 import numpy as np
 import torch
 from torch import nn, Tensor
 from fastcore.basics import patch
-from ..data.batches import Batch, OBJECTIVES
+from ..data.batches import Batch
 from ..data.events import Vocab, KINDS
 from ..layers.clock import AgeEncoding, TimeRoPE, GaussianRBF, RelativeTimeBias
 from ..layers.attention import causal_mask, delphi_tie_mask, CausalSelfAttention
@@ -46,7 +46,7 @@ class DelphiConfig:
     preset:str = None # the frozen numbers, if these are they
     def __post_init__(self): self._check()
 
-# %% ../../nbs/21_delphi.ipynb #6c9dc196
+# %% ../../nbs/21_delphi.ipynb #2c4bb601
 @patch
 def _check(self:DelphiConfig):
     "Refuse numbers and names that cannot work."
@@ -58,7 +58,7 @@ def _check(self:DelphiConfig):
     need(self.d_model % self.n_head == 0, f'd_model={self.d_model}, n_head={self.n_head}', 'd_model = n_head x d_group')
     need(self.mixer in MIXERS, f'mixer={self.mixer!r}', f'one of {sorted(MIXERS)}')
     need(self.time_mode in ('relative', 'absolute'), f'time_mode={self.time_mode!r}', "'relative' or 'absolute'")
-    need(self.objective in OBJECTIVES, f'objective={self.objective!r}', f'one of {OBJECTIVES}')
+    need(self.objective in ('delphi', 'competing'), f'objective={self.objective!r}', "'delphi' or 'competing'; all_future belongs to the event-trajectory model")
     need(self.tie_mask in (None, 'delphi'), f'tie_mask={self.tie_mask!r}', "None or 'delphi'")
     need(not (self.tie_mask and self.objective != 'delphi'), "tie_mask with another objective", "objective='delphi', which knows the targets' ages")
 
