@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from .events import Cohort, subject_hash
 
-# %% ../../nbs/02_batches.ipynb #1116e163
+# %% ../../nbs/02_batches.ipynb #6404b1e6
 def person_uniforms(subject_id, # [b]
                     n, # draws per person
                     seed=0, epoch=0)->np.ndarray: # float64 in [0, 1), [b n]
     "`n` uniform draws for each person that depend on the subject, `seed` and `epoch` only."
-    base = (subject_hash(subject_id, seed) * 2**53).astype(np.int64) ^ (epoch * 0x5851F42D4C957F)
+    base = (subject_hash(subject_id, seed) * 2**53).astype(np.int64) ^ (epoch * 0x5851F42D4C957F & 2**62 - 1)
     return subject_hash(base[:, None] + np.arange(n) * 0x2545F4914F6CDD, seed + 1)
 
 # %% ../../nbs/02_batches.ipynb #e3de0f37
@@ -70,7 +70,7 @@ def _and_at(cohort, when, person, age):
     free = np.flatnonzero(~busy)
     return np.r_[person, free], np.r_[age, when[free]]
 
-# %% ../../nbs/02_batches.ipynb #cb2aae83
+# %% ../../nbs/02_batches.ipynb #333f8eae
 @dataclass
 class Batch:
     "Tensors for one step. Ages in days (float32); `valid` True = a token, False = padding."
@@ -83,8 +83,9 @@ class Batch:
     reader:Tensor = None # objective competing: position whose state predicts token l, [b l]
     counted:Tensor = None # objective competing: token l is an event of the likelihood, bool [b l]
     exposure:Tensor = None # objective competing: days from l to the next distinct time or the end, [b l]
-    had:Tensor = None # objective competing: codes had before the first position (cropped away), bool [b k]
-    clock:Tensor = None # objective competing and inputs: days since the last disease or `start`, float32 [b l]
+    had:Tensor = None # cropped inputs: codes had before the first position, bool [b k]
+    weight:Tensor = None # objective all_future: years of follow-up where landmarks were drawn, float32 [b]
+    clock:Tensor = None # objective competing and inputs: days since the last disease, else `start`, float32 [b l]
     query_age:Tensor = None # objective all_future: the landmark, days, float32 [b 1]
     future_open:Tensor = None # objective all_future: cause k was not had at or before the landmark, bool [b k]
     future_struck:Tensor = None # objective all_future: cause k came after the landmark, bool [b k]
@@ -130,12 +131,12 @@ def _exposure(age, valid, start, end):
     last_of_day = valid & ~(more & (following == age))
     return np.where(last_of_day & (age >= start[:, None]), following - age, 0)
 
-# %% ../../nbs/02_batches.ipynb #39ba4d49
+# %% ../../nbs/02_batches.ipynb #fbef9df7
 def _clock(vocab, token, age, valid, start):
-    "Days since the last disease at or before each position, or since `start` where that is later."
+    "Days since the last disease at or before each position, or since `start` where there was none."
     disease = valid & vocab.of_kind('disease')[token]
-    origin = np.maximum.accumulate(np.where(disease, age, 0), axis=1)
-    return np.where(valid, np.maximum(age - np.maximum(origin, start[:, None]), 0), 0)
+    last = np.maximum.accumulate(np.where(disease, age, -1), axis=1)
+    return np.where(valid, np.maximum(age - np.where(last < 0, start[:, None], last), 0), 0)
 
 # %% ../../nbs/02_batches.ipynb #6768ba8a
 OBJECTIVES = ('delphi', 'competing', 'all_future')
@@ -177,28 +178,35 @@ def _crop(grid, max_length, first): # `first` [b]: position at which each window
     column = np.minimum(column, grid[0].shape[1] - 1)
     return [np.take_along_axis(a, column, 1) * inside for a in grid]
 
-# %% ../../nbs/02_batches.ipynb #370a6217
+# %% ../../nbs/02_batches.ipynb #353d73ec
 def _inputs_only(cohort, sex, token, age, valid, max_length, draw):
     "Inputs without targets, the last `max_length` positions."
     clock = _clock(cohort.vocab, token, age, valid, cohort.subjects.start.to_numpy(dtype=np.int64))
-    if max_length: token, age, valid, clock = _crop((token, age, valid, clock), max_length, np.maximum(valid.sum(1) - max_length, 0))
-    return _tensors(sex, token, age, valid, clock=clock.astype(np.float32))
+    if not max_length or token.shape[1] <= max_length: return _tensors(sex, token, age, valid, clock=clock.astype(np.float32))
+    first, had = np.maximum(valid.sum(1) - max_length, 0), np.zeros((len(cohort), len(cohort.vocab)), bool)
+    person, column = np.nonzero(valid & (np.arange(token.shape[1]) < first[:, None]))
+    had[person, token[person, column]] = True
+    token, age, valid, clock = _crop((token, age, valid, clock), max_length, first)
+    return _tensors(sex, token, age, valid, clock=clock.astype(np.float32), had=had)
 
-# %% ../../nbs/02_batches.ipynb #5655f6e8
+# %% ../../nbs/02_batches.ipynb #a4937ea6
 def _competing(cohort, sex, token, age, valid, max_length, draw):
     "Inputs, readers, counted events and exposure of the `competing` objective."
     start, end = (cohort.subjects[c].to_numpy(dtype=np.int64) for c in ('start', 'end'))
-    had, clock = np.zeros((len(cohort), len(cohort.vocab)), bool), _clock(cohort.vocab, token, age, valid, start)
-    if max_length and token.shape[1] > max_length:
-        first = np.maximum(valid.sum(1) - max_length, 0)
-        person, column = np.nonzero(valid & (np.arange(token.shape[1]) < first[:, None]))
-        had[person, token[person, column]] = True
-        token, age, valid, clock = _crop((token, age, valid, clock), max_length, first)
+    clock, exposure = _clock(cohort.vocab, token, age, valid, start), _exposure(age, valid, start, end)
+    if max_length and token.shape[1] > max_length: token, age, valid, clock, exposure = _stopped(token, age, valid, clock, exposure, max_length)
     reader = _reader(age, valid)
-    cause = cohort.vocab.of_kind('disease', 'death')[token]
-    counted = valid & cause & (reader >= 0) & (age > start[:, None])
-    return _tensors(sex, token, age, valid, reader=np.maximum(reader, 0), counted=counted, had=had, clock=clock.astype(np.float32),
-                    exposure=_exposure(age, valid, start, end).astype(np.float32))
+    counted = valid & cohort.vocab.of_kind('disease', 'death')[token] & (reader >= 0) & (age > start[:, None])
+    return _tensors(sex, token, age, valid, reader=np.maximum(reader, 0), counted=counted, clock=clock.astype(np.float32),
+                    exposure=exposure.astype(np.float32))
+
+# %% ../../nbs/02_batches.ipynb #db5c36f4
+def _stopped(token, age, valid, clock, exposure, max_length):
+    "Records that stop on the day of their position `max_length`; that day is kept whole and pays for nothing more."
+    stop = np.where(valid.sum(1) > max_length, age[:, max_length - 1], np.iinfo(np.int64).max)[:, None]
+    valid, exposure = valid & (age <= stop), np.where(age == stop, 0, exposure)
+    width = int(valid.sum(1).max())
+    return [(a * valid)[:, :width] for a in (token, age, valid, clock, exposure)]
 
 # %% ../../nbs/02_batches.ipynb #a308a834
 def _next_token(cohort, sex, token, age, valid, max_length, draw):
@@ -251,13 +259,14 @@ def _at_landmark(past, landmark, every, max_length):
     sex = torch.from_numpy(past.subjects.sex.cat.codes.to_numpy().astype(np.int64))
     return _inputs_only(past, sex, *grid, max_length, None)
 
-# %% ../../nbs/02_batches.ipynb #a3463125
-def draw_landmarks(cohort:Cohort, how='random', # 'random': uniform over follow-up; 'regular' or None: its middle
+# %% ../../nbs/02_batches.ipynb #06a46dd9
+def draw_landmarks(cohort:Cohort, how='random', # 'random': anew in each epoch; 'regular' or None: once
                    seed=0, epoch=0)->np.ndarray: # days of age, int64 [b]
-    "A landmark for each person, start <= landmark < end; `start` for people without follow-up."
+    "A landmark for each person, uniform over follow-up, start <= landmark < end; `start` for people without follow-up."
     if how not in ('random', 'regular', None): raise ValueError(f"no_events={how!r}; expected 'random', 'regular' or None")
     start, end = (cohort.subjects[c].to_numpy(dtype=np.int64) for c in ('start', 'end'))
-    u = person_uniforms(cohort.subjects.subject_id, 1, seed + 4, epoch)[:, 0] if how == 'random' else .5
+    seed, epoch = (seed + 4, epoch) if how == 'random' else (3, 0)
+    u = person_uniforms(cohort.subjects.subject_id, 1, seed, epoch)[:, 0]
     return start + np.floor(u * (end - start)).astype(np.int64)
 
 # %% ../../nbs/02_batches.ipynb #aad11096
@@ -282,14 +291,16 @@ def _future(cohort, when): # landmarks [b] -> open, struck, years, each [b k]
     free = cohort.vocab.of_kind('disease', 'death') & ~had
     return free, free & (first <= end), (np.minimum(first, end) - when[:, None]) / 365.25
 
-# %% ../../nbs/02_batches.ipynb #b5ee9c2a
+# %% ../../nbs/02_batches.ipynb #aaa4980d
 def _all_future(cohort, no_events, seed, epoch, max_length, landmark):
     "Inputs up to a landmark, and the future of every cause after it."
     when = draw_landmarks(cohort, no_events, seed, epoch) if landmark is None else _given_landmarks(cohort, landmark)
     start = cohort.subjects.start.to_numpy(dtype=np.int64)
     batch = collate(_known(cohort, cohort.age <= when[cohort.person], start, when), None, None, max_length=max_length)
     free, struck, years = (torch.from_numpy(a) for a in _future(cohort, when))
-    return replace(batch, query_age=torch.from_numpy(when[:, None].astype(np.float32)), future_open=free,
+    follow_up = (cohort.subjects.end - cohort.subjects.start).to_numpy(dtype=np.float32) / np.float32(365.25)
+    weight = torch.from_numpy(follow_up) if landmark is None else torch.ones(len(cohort))
+    return replace(batch, weight=weight, query_age=torch.from_numpy(when[:, None].astype(np.float32)), future_open=free,
                    future_struck=struck, future_years=years.to(torch.float32))
 
 # %% ../../nbs/02_batches.ipynb #8108795d

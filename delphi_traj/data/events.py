@@ -41,7 +41,7 @@ class Vocab:
     def __len__(self): return len(self.names)
     def __repr__(self): return f'Vocab({len(self)} codes, {self.kinds.count("disease")} diseases)'
 
-# %% ../../nbs/00_events.ipynb #3aed426b
+# %% ../../nbs/00_events.ipynb #74f1f9ca
 @patch
 def _check(self:Vocab):
     "Raise `CohortError` unless the vocabulary can be used."
@@ -50,6 +50,8 @@ def _check(self:Vocab):
     bad = sorted(set(self.kinds) - set(KINDS))
     if bad: raise CohortError(f'unknown kinds {bad}; expected some of {list(KINDS)}')
     if self.kinds[:1] != ('padding',): raise CohortError(f'id 0 has kind {self.kinds[:1]}; expected padding first')
+    broken = [n for n in self.names if '\r' in n or '\n' in n]
+    if broken: raise CohortError(f'names with a line break: {broken[:3]}; a file of names could not be read back')
     twice = [n for n, k in pd.Series(self.names).value_counts().items() if k > 1]
     if twice: raise CohortError(f'names that stand twice: {twice[:5]}; every code needs its own name')
     for kind in ('padding', 'no_event', 'death'):
@@ -183,6 +185,18 @@ def _refuse(bad, source, subject, what, expected, row=None):
     i = int(np.flatnonzero(bad)[0]); r = i if row is None else int(row[i])
     raise CohortError(f'{source}, row {r} (subject {subject[i]}): {what(i)}; expected {expected}. {int(bad.sum())} such row(s)')
 
+# %% ../../nbs/00_events.ipynb #b6c87d75
+def _whole(values, what, source):
+    "A column as int64; refuses what is missing, no number, not whole or too large, with its row."
+    numbers = pd.to_numeric(pd.Series(np.asarray(values).ravel()), errors='coerce').to_numpy()
+    if numbers.dtype == np.int64: return numbers
+    as_float = numbers.astype(float)
+    bad = ~(np.isfinite(as_float) & (as_float == np.floor(as_float)) & (np.abs(as_float) < 2**63))
+    if bad.any():
+        i = int(np.flatnonzero(bad)[0])
+        raise CohortError(f'{source}, row {i}: found {what} {pd.Series(np.asarray(values).ravel()).tolist()[i]!r}; expected a whole number. {int(bad.sum())} such row(s)')
+    return numbers.astype(np.int64)
+
 # %% ../../nbs/00_events.ipynb #4e4316b6
 def _check_rows(vocab, source, subject, age, token, row=None):
     "Refuse ids outside the vocabulary and impossible ages."
@@ -278,19 +292,38 @@ def _check_window(table, offsets, age, source):
     _refuse(table.died.to_numpy() & (last != end), where, ids,
             lambda i: f'found death at {last[i]} days but follow-up to {end[i]}', 'follow-up to end at death')
 
-# %% ../../nbs/00_events.ipynb #4f5cfac2
+# %% ../../nbs/00_events.ipynb #df3113c7
 @patch(cls_method=True)
 def from_rows(cls:Cohort, vocab:Vocab, subject, age, token, # one entry an event; ages in days, model ids
               subjects:pd.DataFrame=None, # subject_id with any of sex, start, end; may name people without events
               source='rows', # how error messages call the input
-              sex_tokens=True)->Cohort: # put each known sex at age 0 where its token is missing
+              sex_tokens=True, # put each known sex at age 0 where its token is missing
+              row=None)->Cohort: # row of the source of each event, for error messages; None: 0, 1, 2, ...
     "A cohort from rows in any order; raises `CohortError` at the first row that cannot be trusted."
-    subject, age, token = (np.asarray(v).astype(np.int64) for v in (subject, age, token))
-    if not len(subject) and subjects is None: raise CohortError(f'{source}: found no rows; expected at least one event')
-    _check_rows(vocab, source, subject, age, token)
-    rows = subject, age, token, np.arange(len(token))
+    subject, age, token = (_whole(v, what, source) for v, what in ((subject, 'subject'), (age, 'age'), (token, 'code id')))
+    subjects, row = _checked_subjects(subjects, source), np.arange(len(token)) if row is None else row
+    if not len(subject) and (subjects is None or not len(subjects)): raise CohortError(f'{source}: found no rows; expected at least one event')
+    _check_rows(vocab, source, subject, age, token, row)
+    rows = subject, age, token, row
     if sex_tokens and subjects is not None and 'sex' in subjects: rows = _with_sex_tokens(vocab, *rows, subjects, source)
     return cls._from_checked(vocab, *rows, subjects, source, {'rows read': len(token)})
+
+# %% ../../nbs/00_events.ipynb #8781b10c
+def _check_columns(table, columns, source):
+    "Refuse a table that lacks a column."
+    missing = [c for c in columns if c not in table]
+    if missing: raise CohortError(f'{source}: found columns {list(table.columns)}; expected also {missing}')
+
+# %% ../../nbs/00_events.ipynb #340414bb
+def _checked_subjects(subjects, source):
+    "The subject table with whole, unique subject ids."
+    if subjects is None: return None
+    where = f'{source}, subject table'
+    _check_columns(subjects, ('subject_id',), where)
+    ids = _whole(subjects.subject_id, 'subject', where)
+    twice = pd.Series(ids).duplicated().to_numpy()
+    _refuse(twice, where, ids, lambda i: 'found a second row for this subject', 'one row per subject')
+    return subjects.assign(subject_id=ids)
 
 # %% ../../nbs/00_events.ipynb #b055328b
 @patch(cls_method=True)
@@ -314,12 +347,10 @@ def _assemble(cls:Cohort, vocab, subject, age, token, row, subjects, source, rep
     _check_window(table, offsets, age, source)
     return cls(vocab, token.astype(np.int32), age.astype(np.int32), offsets, table, report, row)
 
-# %% ../../nbs/00_events.ipynb #58a3b829
+# %% ../../nbs/00_events.ipynb #57b7d9f0
 def _with_sex_tokens(vocab, subject, age, token, row, subjects, source):
     "Add a sex token at age 0 for people whose sex is in `subjects` and not among their events (their `row` is -1)."
     ids, code = subjects.subject_id.to_numpy(dtype=np.int64), np.flatnonzero(vocab.of_kind('sex'))
-    twice = pd.Series(ids).duplicated().to_numpy()
-    _refuse(twice, f'{source}, subject table', ids, lambda i: 'found a second row for this subject', 'one row per subject')
     sex = _given_sex(subjects, ids, np.full(len(ids), 2), source)
     have = np.isin(ids, subject[np.isin(token, code)])
     if len(code) < 2: return subject, age, token, row
@@ -327,9 +358,9 @@ def _with_sex_tokens(vocab, subject, age, token, row, subjects, source):
     pad = np.zeros(len(new), np.int64)
     return (np.r_[subject, ids[new]], np.r_[age, pad], np.r_[token, code[sex[new]]], np.r_[row, pad - 1])
 
-# %% ../../nbs/00_events.ipynb #e23ff454
+# %% ../../nbs/00_events.ipynb #580ac081
 def example_life()->Cohort:
-    "The running example: one made-up woman with seven codes, observed from age 40 to her death at 71."
+    "The running example: one made-up woman, her sex and seven codes, observed from age 40 to her death at 71.9."
     days = [int(a * 365.25) for a, _ in LIFE]
     vocab = make_vocab([c for _, c in LIFE[1:-1]])
     window = pd.DataFrame({'subject_id': [1], 'start': [int(40 * 365.25)], 'end': [days[-1]]})
@@ -364,29 +395,29 @@ def _check_sorted(path, subject, age):
     back = ~new & np.r_[False, age[1:] < age[:-1]]
     _refuse(back, path, subject, lambda i: f'found age {age[i]} after {age[i - 1]}', 'ages that do not fall; sort the rows')
 
-# %% ../../nbs/00_events.ipynb #887336c0
+# %% ../../nbs/00_events.ipynb #b0ce2b4f
 def read_delphi(path, labels=None, # labels.csv; by default the one beside `path`
-                subjects:pd.DataFrame=None)->Cohort: # subject_id with any of start, end (days of age)
+                subjects:pd.DataFrame=None)->Cohort: # subject_id with any of sex, start, end (days of age); people without rows stay in
     "Read a Delphi `.bin` file; raises `CohortError` with file, row and subject."
     path = Path(path)
     vocab = read_delphi_labels(labels or path.parent/'labels.csv')
     subject, age, file_id = _read_bin(path).T
     _check_sorted(path, subject, age)
-    if subjects is not None: subjects = subjects[subjects.subject_id.isin(subject)]
     cohort = Cohort.from_rows(vocab, subject, age, file_id + 1, subjects, source=str(path), sex_tokens=False)
     if not cohort.subjects.died.any():
         raise CohortError(f'{path}: no deaths matched: no row has id {vocab.death - 1} ({vocab.names[-1]!r}); is it the labels file of this data?')
     cohort.report['people without sex'] = int((cohort.subjects.sex == 'unknown').sum())
     return cohort
 
-# %% ../../nbs/00_events.ipynb #f7f8e55c
+# %% ../../nbs/00_events.ipynb #520e142d
 def write_delphi(cohort:Cohort, path)->Path:
     "Write a Delphi `.bin` file (file id = model id - 1); rows keep the order of the file that they came from."
     subject = cohort.subjects.subject_id.to_numpy()[cohort.person]
     if ((subject < 0) | (subject >= 2**32)).any(): raise CohortError(f'{path}: found subject ids outside 0..2^32-1; expected ids that fit uint32')
     rows = np.stack([subject, cohort.age, cohort.token - 1], axis=1).astype('<u4')
     if cohort.source_row is not None and (cohort.source_row >= 0).all():
-        rows = rows[np.lexsort((cohort.source_row, cohort.age, subject))]
+        first = np.full(len(cohort), np.iinfo(np.int64).max); np.minimum.at(first, cohort.person, cohort.source_row)
+        rows = rows[np.lexsort((cohort.source_row, cohort.age, first[cohort.person]))]
     return write_whole(path, rows.tobytes())
 
 # %% ../../nbs/00_events.ipynb #154dbe92
@@ -401,7 +432,7 @@ def _codes_to_ids(vocab, codes, source, unknown):
                           f"{len(bad)} such row(s); pass unknown='drop' to leave them out")
     return ids
 
-# %% ../../nbs/00_events.ipynb #a1526535
+# %% ../../nbs/00_events.ipynb #9517761e
 def read_frame(events:pd.DataFrame, # subject_id, age (days), code; other columns are ignored
                subjects:pd.DataFrame=None, # subject_id with any of sex, start, end (days of age)
                vocab:Vocab=None, # None: all codes seen, sorted by name
@@ -413,26 +444,21 @@ def read_frame(events:pd.DataFrame, # subject_id, age (days), code; other column
     age, codes = _ages_and_codes(events, source)
     if vocab is None: vocab = make_vocab(sorted(set(map(str, codes)) - {death, 'Female', 'Male'}), death=death)
     ids = _codes_to_ids(vocab, codes, source, unknown); keep = ids >= 0
-    cohort = Cohort.from_rows(vocab, events.subject_id.to_numpy()[keep], age[keep], ids[keep], subjects, source)
+    subject = _whole(events.subject_id, 'subject', source)
+    cohort = Cohort.from_rows(vocab, subject[keep], age[keep], ids[keep], subjects, source, row=np.flatnonzero(keep))
     if death is not None and len(events) and not cohort.subjects.died.any():
         raise CohortError(f'{source}: no deaths matched the code {death!r}; pass the code of death, or death=None where deaths are not recorded')
     cohort.report['unknown codes dropped'] = int((~keep).sum())
     return cohort
 
-# %% ../../nbs/00_events.ipynb #328b3ba0
+# %% ../../nbs/00_events.ipynb #61df3b51
 def _ages_and_codes(events, source):
     "Columns age and code of a table of events; ages must be whole days."
     _check_columns(events, ('subject_id', 'age', 'code'), source)
-    age = events.age.to_numpy(dtype=float)
-    whole = np.isfinite(age) & (age == np.floor(age))
-    _refuse(~whole, source, events.subject_id.to_numpy(), lambda i: f'found age {age[i]}', 'a whole number of days')
-    return age, events.code.to_numpy(dtype=object)
-
-# %% ../../nbs/00_events.ipynb #8781b10c
-def _check_columns(table, columns, source):
-    "Refuse a table that lacks a column."
-    missing = [c for c in columns if c not in table]
-    if missing: raise CohortError(f'{source}: found columns {list(table.columns)}; expected also {missing}')
+    age = _whole(events.age, 'age', source)
+    missing = events.code.isna().to_numpy()
+    _refuse(missing, source, events.subject_id.to_numpy(), lambda i: 'found no code', 'a code')
+    return age, events.code.astype(str).to_numpy(dtype=object)
 
 # %% ../../nbs/00_events.ipynb #2f825535
 @patch
@@ -444,17 +470,23 @@ def write_frame(self:Cohort, folder)->Path:
     self.vocab.save(folder/'vocab.csv')
     return folder
 
-# %% ../../nbs/00_events.ipynb #207cec35
+# %% ../../nbs/00_events.ipynb #940b2b48
+def _read_csv(path):
+    "A table as it stands: codes are text, also 250 and NA; an empty cell of another column is missing."
+    columns = pd.read_csv(path, nrows=0).columns
+    return pd.read_csv(path, dtype={'code': str}, keep_default_na=False, na_values={c: [''] for c in columns if c != 'code'})
+
+# %% ../../nbs/00_events.ipynb #872eaee4
 def load_cohort(path, labels=None, vocab:Vocab=None)->Cohort:
     "A cohort from a Delphi `.bin` file or from a folder with events.csv and, if there, subjects.csv and vocab.csv."
     path = Path(path)
     if path.suffix == '.bin' and path.exists(): return read_delphi(path, labels)
     if not (path/'events.csv').exists():
         raise CohortError(f'{path}: found neither a .bin file nor a folder with events.csv; expected one of them')
-    subjects = pd.read_csv(path/'subjects.csv') if (path/'subjects.csv').exists() else None
+    subjects = _read_csv(path/'subjects.csv') if (path/'subjects.csv').exists() else None
     if vocab is None and (path/'vocab.csv').exists(): vocab = Vocab.load(path/'vocab.csv')
     death = vocab.names[vocab.death] if vocab is not None and vocab.death is not None else ('Death' if vocab is None else None)
-    return read_frame(pd.read_csv(path/'events.csv'), subjects, vocab, death, source=str(path/'events.csv'))
+    return read_frame(_read_csv(path/'events.csv'), subjects, vocab, death, source=str(path/'events.csv'))
 
 # %% ../../nbs/00_events.ipynb #65b71540
 @patch

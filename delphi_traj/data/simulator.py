@@ -156,11 +156,12 @@ def _lives(world, rng, sex, until):
         live = live[cause != k - 1]
     return tuple(map(np.concatenate, zip(*rows))) + (died,)
 
-# %% ../../nbs/01_simulator.ipynb #17cffb74
+# %% ../../nbs/01_simulator.ipynb #91094d95
 def simulate(n, # people
              seed=0, world:World=None, # None: `make_world()`
              )->Cohort: # ages in whole days
     "A cohort of `n` people with known hazards; the same seed gives the same people."
+    if n < 1: raise ValueError(f'found n={n}; expected at least one person')
     world, rng, vocab = world or make_world(), np.random.default_rng(seed), simulator_vocab()
     pool = int(n * 1.3) + 50
     sex, start = rng.integers(0, 2, pool), rng.uniform(35, 65, pool)

@@ -119,17 +119,20 @@ class Delphi(nn.Module):
         self._register_kinds(vocab)
         self.reset_parameters()
 
-# %% ../../nbs/21_delphi.ipynb #deff9a99
+# %% ../../nbs/21_delphi.ipynb #4576d32a
 @patch
 def _register_kinds(self:Delphi, vocab):
     "Keep the kind of every code as a buffer: which are causes, which are never targets."
     kind = np.full(self.config.vocab_size, KINDS.index('disease'), dtype=np.uint8); kind[0] = 0
-    if vocab is not None:
-        if len(vocab) != self.config.vocab_size:
-            raise ValueError(f'found a vocabulary of {len(vocab)} codes; expected {self.config.vocab_size}, the vocab_size of the configuration')
-        kind = vocab.kind_id
+    if vocab is not None: _check_vocab(vocab, self.config); kind = vocab.kind_id
     self.register_buffer('token_kind', torch.from_numpy(kind.copy()))
     self.register_buffer('token_type', torch.zeros(self.config.vocab_size, dtype=torch.long))
+
+# %% ../../nbs/21_delphi.ipynb #e5164642
+def _check_vocab(vocab, config):
+    "Refuse a vocabulary of another size or with another rule of occurrence than the configuration."
+    for name, found, expected in (('codes', len(vocab), config.vocab_size), ('first_occurrence', vocab.first_occurrence, config.first_occurrence)):
+        if found != expected: raise ValueError(f'the vocabulary has {name} {found}; expected {expected}, as the configuration says')
 
 # %% ../../nbs/21_delphi.ipynb #30c5adf8
 @patch
@@ -206,7 +209,13 @@ class Prediction:
     survival:Tensor = None # [b] no event of any kind after `years`
     cif_next:Tensor = None # [b k] the next event is k, within `years`
 
-# %% ../../nbs/21_delphi.ipynb #a175b1e4
+# %% ../../nbs/21_delphi.ipynb #e29af6ca
+@patch
+def is_dead(self:Delphi, batch:Batch)->Tensor: # bool [b 1]
+    "True for rows in which death is among the inputs: nothing follows it."
+    return (self.of_kind('death')[batch.token] & batch.valid).any(1, keepdim=True)
+
+# %% ../../nbs/21_delphi.ipynb #61388bc5
 @patch
 @torch.no_grad()
 def predict(self:Delphi, batch:Batch, years:float=None)->Prediction: # horizon, or None for hazards only
@@ -216,7 +225,7 @@ def predict(self:Delphi, batch:Batch, years:float=None)->Prediction: # horizon, 
     if (last < 0).any(): raise ValueError(f'row {int((last < 0).nonzero()[0])} has no event; give at least a no-event token at the landmark')
     row = torch.arange(len(batch), device=last.device)
     log_hazard = self.log_hazard(self(batch)[row, last])
-    risk = at_risk(batch, self.of_kind('disease', 'death'), self.config.first_occurrence)[row, last]
+    risk = at_risk(batch, self.of_kind('disease', 'death'), self.config.first_occurrence)[row, last] & ~self.is_dead(batch)
     blank = lambda x: torch.where(risk, x, torch.nan)
     quiet = log_hazard.masked_fill(~risk, -torch.inf)
     if years is None: return Prediction(blank(quiet.exp()))

@@ -150,7 +150,7 @@ def project_event_memory(self:SharedEventTrajectoryCore,
     "Keys, rotated, and values of the memory, once for all rounds (ET.4)."
     return self.attention.project_event_memory(memory, rotation)
 
-# %% ../../nbs/22_event_trajectory.ipynb #394ce212
+# %% ../../nbs/22_event_trajectory.ipynb #c77af92b
 class EventTrajectory(nn.Module):
     "Trajectory slots that read an event memory in rounds of one shared core (ET.1)."
     def __init__(self, config:EventTrajectoryConfig,
@@ -164,7 +164,7 @@ class EventTrajectory(nn.Module):
         self.final_norm = nn.LayerNorm(config.d_model)
         self._make_head(config, free_shape)
         self.reset_parameters()
-    _register_kinds, of_kind, parameter_count = Delphi._register_kinds, Delphi.of_kind, Delphi.parameter_count
+    _register_kinds, of_kind, is_dead, parameter_count = Delphi._register_kinds, Delphi.of_kind, Delphi.is_dead, Delphi.parameter_count
 
 # %% ../../nbs/22_event_trajectory.ipynb #88d81b35
 @patch
@@ -337,13 +337,13 @@ def landmark(self:EventTrajectory, batch:Batch)->tuple[Hazards, Tensor, Tensor]:
     _need(batch.clock is not None, 'a batch without clock', "one of collate or collate_landmark, as hazards change with time")
     return hazards, risk, batch.clock[at] / DAYS_PER_YEAR
 
-# %% ../../nbs/22_event_trajectory.ipynb #5465e762
+# %% ../../nbs/22_event_trajectory.ipynb #01dfb34b
 @patch
 def _open(self:EventTrajectory, batch, cause): # bool [b k]
     "Causes not had at or before the landmark."
-    if batch.future_open is not None: return batch.future_open
+    if batch.future_open is not None: return batch.future_open & ~self.is_dead(batch)
     known = replace(batch, valid=batch.valid & (batch.age <= self.landmark_age(batch)))
-    return at_risk(known, cause, self.config.first_occurrence)[:, -1]
+    return at_risk(known, cause, self.config.first_occurrence)[:, -1] & ~self.is_dead(known)
 
 # %% ../../nbs/22_event_trajectory.ipynb #b9996b5d
 @patch

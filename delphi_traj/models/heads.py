@@ -229,10 +229,13 @@ def only(self:Hazards, risk:Tensor)->"Hazards": # bool [... k]
 _z, _w = np.polynomial.legendre.leggauss(32)
 NODES = list(zip((1 - ((1 - _z) / 2)**2).tolist(), (_w * (1 - _z) / 2).tolist())) # v and its weight on [0, 1]
 
-# %% ../../nbs/20_heads.ipynb #bf5dbbc7
+# %% ../../nbs/20_heads.ipynb #7b72779a
 @patch
 def cif(self:Hazards, years, begin=0.)->Tensor: # -> [... k]
     "Probability that k is the first to strike after `begin` and does so within `years`; every cause competes."
+    if self.log_scale.dtype != torch.float64: # sums of hazards and survivals cancel: float32 would lose digits
+        wide = Hazards(self.log_scale.double(), None if self.log_shape is None else self.log_shape.double())
+        return wide.cif(years, begin).to(self.log_scale.dtype)
     if self.log_shape is None or (self.log_shape == self.log_shape[..., :1]).all():
         H = self.cumulative_hazard(years, begin)
         total = H.sum(-1, keepdim=True)
@@ -321,16 +324,16 @@ def competing_terms(self:Hazards, batch:Batch, risk:Tensor): # bool [b l k] -> p
     return ((self.cumulative_hazard(years, begin) * risk).sum(),
             _log_hazard(self.log_scale[at], self.log_shape[at], begin[person, batch.reader] + wait))
 
-# %% ../../nbs/20_heads.ipynb #5e7d97ef
+# %% ../../nbs/20_heads.ipynb #0b4957af
 def all_future_loss(hazard, # log hazard per year or `Hazards`, [b k] or [b 1 k]
-                    batch:Batch # with future_open, future_struck, future_years
+                    batch:Batch # with future_open, future_struck, future_years, weight
                     )->Loss:
     "Sum over people and open causes of cumulative hazards, minus log hazards of the struck ones, per event."
     h = hazards_of(hazard)
     if h.log_scale.ndim == 3: h = h[:, 0]
-    years, count = batch.future_years.to(h.log_scale.dtype), batch.future_struck.sum()
+    years, w = batch.future_years.to(h.log_scale.dtype), batch.weight[:, None].to(h.log_scale.dtype)
     exposure = _cumulative(h.log_scale, h.log_shape, years, torch.zeros_like(years))
-    event = -_log_hazard(h.log_scale, h.log_shape, years)
-    exposure, event = (torch.where(which, x, torch.zeros_like(x)).sum() / count.clamp(min=1)
+    event, count = -_log_hazard(h.log_scale, h.log_shape, years), (batch.future_struck * w).sum()
+    exposure, event = ((torch.where(which, x, torch.zeros_like(x)) * w).sum() / count.clamp(min=1)
                        for which, x in ((batch.future_open, exposure), (batch.future_struck, event)))
     return Loss(exposure + event, {'exposure': exposure, 'event': event}, count)
