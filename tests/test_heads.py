@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from scipy import integrate, stats
-from delphi_traj.data.batches import Batches, collate
+from delphi_traj.data.batches import Batches, collate, draw_landmarks
 from delphi_traj.data.events import Cohort, make_vocab
 from delphi_traj.models.heads import (HEADS, ExponentialHead, Hazards, MixedHead, WeibullHead, all_future_loss, competing_loss,
                                       hazards_of, make_head, marginal_log_rates, set_base_rate)
@@ -236,8 +236,8 @@ def test_no_event_tokens_do_not_touch_the_clock(cohort, seed, every):
 
 
 def clock_by_loops(vocab, tokens, ages, start):
-    "Days since the last disease at or before each position, or since the start, from the definition."
-    last = lambda l: max([a for a, t in zip(ages[:l + 1], tokens[:l + 1]) if vocab.kinds[t] == 'disease'] + [start])
+    "Days since the last disease at or before each position, or since the start where there was none, from the definition."
+    last = lambda l: max([a for a, t in zip(ages[:l + 1], tokens[:l + 1]) if vocab.kinds[t] == 'disease'], default=start)
     return [max(ages[l] - last(l), 0) for l in range(len(ages))]
 
 
@@ -247,7 +247,7 @@ def clock_by_loops(vocab, tokens, ages, start):
 def test_clock(vocab, data):
     "The clock is that of the definition, also in a window that lost the disease that set it."
     cohort = data.draw(cohorts(vocab))
-    whole, part = collate(cohort, no_events='random'), collate(cohort, no_events='random', max_length=2)
+    whole, part = collate(cohort, None, 'random'), collate(cohort, None, 'random', max_length=2)
     for i, start in enumerate(cohort.subjects.start):
         n = int(whole.valid[i].sum()); m = min(n, 2)
         expected = clock_by_loops(vocab, whole.token[i, :n].tolist(), whole.age[i, :n].tolist(), start)
@@ -390,5 +390,6 @@ def test_all_future_batches(few_people):
     age = {e: torch.cat([collate(few_people, 'all_future', 'random', epoch=e).query_age]) for e in (0, 1)}
     assert (age[0] != age[1]).float().mean() > .9
     fixed = torch.cat([make(training=False)[i].query_age for i in range(5)])
-    middle = few_people.subjects.start + (few_people.subjects.end - few_people.subjects.start) // 2
-    assert sorted(fixed[:, 0].tolist()) == sorted(middle.tolist())
+    assert sorted(fixed[:, 0].tolist()) == sorted(draw_landmarks(few_people, 'regular').tolist())
+    years = torch.cat([make(training=False)[i].weight for i in range(5)])
+    assert sorted(years.tolist()) == pytest.approx(sorted(((few_people.subjects.end - few_people.subjects.start) / 365.25).tolist()), rel=1e-6)

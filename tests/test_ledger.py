@@ -541,7 +541,6 @@ def rows():
     with open(LEDGER, encoding='utf8', newline='') as f: return list(csv.DictReader(f))
 
 
-MISSING = {'V5.12': pytest.mark.xfail(strict=True, reason='21_delphi names it in its code only')}
 DONE = [row for row in rows() if row['symbol']]
 every_row = pytest.mark.parametrize('row', [pytest.param(row, id=row['id']) for row in DONE])
 
@@ -570,7 +569,7 @@ def test_ledger_symbol(row):
     for part in name.split('.'): found = getattr(found, part)
 
 
-@pytest.mark.parametrize('row', [pytest.param(row, id=row['id'], marks=MISSING.get(row['id'], ())) for row in DONE])
+@pytest.mark.parametrize('row', [pytest.param(row, id=row['id']) for row in DONE])
 def test_ledger_notebook(row):
     "The notebook is there and its text mentions the id of the statement."
     assert re.search(rf'(?<![\w.]){re.escape(row["id"])}(?!\d)', markdown(row['notebook']))

@@ -13,7 +13,7 @@ MUTATIONS = {
         ET, 'self.age_encoding(batch.age).to(token.dtype) + self.sex_context(batch.sex)',
         'self.age_encoding(batch.age).to(token.dtype)', 'ledger_et::test_et_3'),
     ('ET.4', 'memory detached'): (
-        ET, 'self.encode_events(x), turn', 'self.encode_events(x).detach(), turn', 'ledger_et::test_et_4'),
+        ET, 'self.encode_events(x), turn', 'self.encode_events(x).detach(), turn', 'ledger_et::test_et_4_gradient'),
     ('ET.4', 'memory without its norm'): (
         ET, 'return self.event_norm(self.event_projection(x))', 'return self.event_projection(x)', 'ledger_et::test_et_4'),
     ('ET.5', 'no prototypes'): (
@@ -54,7 +54,7 @@ MUTATIONS = {
         'self.reasoning_core = SharedEventTrajectoryCore(config); self.late = nn.Embedding(config.n_reasoning_rounds, 1)', 'ledger_et::test_et_16'),
     ('ET.17', 'scales start at 1 / rounds'): (
         ET, 'start = 1 / math.sqrt(config.n_reasoning_rounds)', 'start = 1 / config.n_reasoning_rounds', 'ledger_et::test_et_17'),
-    ('ET.17', 'one scale for both branches'): (
+    ('ET.15', 'one scale for both branches'): (
         ET, 'return state + self.mixer_scale *', 'return state + self.attn_scale *', 'ledger_et::test_et_15'),
     ('ET.18', 'slots merged in the wrong order'): (
         ET, 'self.final_norm(merge_groups(state))', 'self.final_norm(merge_groups(state.transpose(-1, -2)))', 'ledger_et::test_et_18'),
@@ -68,7 +68,7 @@ MUTATIONS = {
         SAVE, 'if type(found) is not type(wanted) or found != wanted', 'if False', 'ledger_et::test_et_21_fingerprint'),
     ('ET.21', 'a second core is not looked for'): (
         SAVE, "if n.startswith('reasoning_core')}", "if n.startswith('reasoning_core.')}", 'ledger_et::test_et_21_one_core'),
-    ('ET.21', 'old tags are not known as such, nor others'): (
+    ('ET.21', 'traj_mixer_v2 is taken for what is expected'): (
         SAVE, 'if tag in _OLD_TAGS:', "if tag == 'traj_mixer_v2': tag = expect\n    if tag in _OLD_TAGS[1:]:", 'ledger_et::test_et_21'),
     ('causality', 'a state takes a bit of the next query'): (
         ET, 'self.final_norm(merge_groups(state))', 'self.final_norm(merge_groups(state + 1e-9 * state.roll(-1, 1)))',
@@ -81,7 +81,8 @@ MUTATIONS = {
         'properties_et::test_batch_mates_and_padding[float64-all_future-absolute]'),
     ('dropout', 'tokens are dropped in evaluation too'): (
         ET, 'self.token_dropout(self.token_embedding(batch.token))',
-        'nn.functional.dropout(self.token_embedding(batch.token), self.token_dropout.p)', 'properties_et::test_dropout_in_training_only[all_future-absolute]'),
+        'nn.functional.dropout(self.token_embedding(batch.token), self.token_dropout.p)',
+        'properties_et::test_dropout_in_training_only[all_future-absolute]'),
     ('landmark', 'prediction at a padding position'): (
         ET, 'last = batch.valid.sum(1) - 1', 'last = batch.valid.sum(1) * 0 + batch.valid.shape[1] - 1',
         'properties_et::test_prediction_is_of_the_last_position[absolute]'),

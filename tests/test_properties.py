@@ -175,7 +175,6 @@ def test_prediction_blanks(which, cohort, seed):
         assert torch.isclose(got.cif_next[i][risk].sum() + got.survival[i], torch.ones(()).double())
 
 
-@pytest.mark.xfail(strict=True, reason='at_risk knows death as a code that was had, not as the end of all risks')
 def test_nothing_follows_death():
     "For a dead person nothing is predicted."
     dead = as_cohort(VOCAB, np.array([[1, 900, VOCAB.death]]), pd.DataFrame({'subject_id': [1], 'start': [0], 'end': [900]}))

@@ -185,8 +185,8 @@ def _refuse(bad, source, subject, what, expected, row=None):
     i = int(np.flatnonzero(bad)[0]); r = i if row is None else int(row[i])
     raise CohortError(f'{source}, row {r} (subject {subject[i]}): {what(i)}; expected {expected}. {int(bad.sum())} such row(s)')
 
-# %% ../../nbs/00_events.ipynb #b6c87d75
-def _whole(values, what, source):
+# %% ../../nbs/00_events.ipynb #726b6972
+def _whole(values, what, source, subject=None):
     "A column as int64; refuses what is missing, no number, not whole or too large, with its row."
     numbers = pd.to_numeric(pd.Series(np.asarray(values).ravel()), errors='coerce').to_numpy()
     if numbers.dtype == np.int64: return numbers
@@ -194,7 +194,8 @@ def _whole(values, what, source):
     bad = ~(np.isfinite(as_float) & (as_float == np.floor(as_float)) & (np.abs(as_float) < 2**63))
     if bad.any():
         i = int(np.flatnonzero(bad)[0])
-        raise CohortError(f'{source}, row {i}: found {what} {pd.Series(np.asarray(values).ravel()).tolist()[i]!r}; expected a whole number. {int(bad.sum())} such row(s)')
+        whose = '' if subject is None else f' (subject {list(subject)[i]})'
+        raise CohortError(f'{source}, row {i}{whose}: found {what} {pd.Series(np.asarray(values).ravel()).tolist()[i]!r}; expected a whole number. {int(bad.sum())} such row(s)')
     return numbers.astype(np.int64)
 
 # %% ../../nbs/00_events.ipynb #4e4316b6
@@ -451,11 +452,11 @@ def read_frame(events:pd.DataFrame, # subject_id, age (days), code; other column
     cohort.report['unknown codes dropped'] = int((~keep).sum())
     return cohort
 
-# %% ../../nbs/00_events.ipynb #61df3b51
+# %% ../../nbs/00_events.ipynb #63426245
 def _ages_and_codes(events, source):
     "Columns age and code of a table of events; ages must be whole days."
     _check_columns(events, ('subject_id', 'age', 'code'), source)
-    age = _whole(events.age, 'age', source)
+    age = _whole(events.age, 'age', source, events.subject_id)
     missing = events.code.isna().to_numpy()
     _refuse(missing, source, events.subject_id.to_numpy(), lambda i: 'found no code', 'a code')
     return age, events.code.astype(str).to_numpy(dtype=object)

@@ -62,8 +62,9 @@ def _check(self:DelphiConfig):
     need(self.tie_mask in (None, 'delphi'), f'tie_mask={self.tie_mask!r}', "None or 'delphi'")
     need(not (self.tie_mask and self.objective != 'delphi'), "tie_mask with another objective", "objective='delphi', which knows the targets' ages")
 
-# %% ../../nbs/21_delphi.ipynb #ecd26395
-FROZEN = dict(d_model=120, n_head=10, n_layer=12, hidden_group=20, hidden=None, group_wise_layer_norm=False, n_rbf=12, age_hidden=8)
+# %% ../../nbs/21_delphi.ipynb #7bb3a34a
+FROZEN = dict(d_model=120, n_head=10, n_layer=12, hidden_group=20, hidden=None, group_wise_layer_norm=False, n_rbf=12, age_hidden=8,
+              time_mode='relative', n_information_type=1)
 
 # %% ../../nbs/21_delphi.ipynb #ca4687e6
 def _preset(mixer, vocab_size, options):

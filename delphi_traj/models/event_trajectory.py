@@ -323,7 +323,7 @@ def _delphi_nll(self:EventTrajectory, hidden, batch, validation):
     return delphi_loss(self.log_hazard(hidden) - math.log(DAYS_PER_YEAR), batch, self.of_kind('padding', 'sex', 'lifestyle'), self.config.t_min,
                        int(no_event[0]) if len(no_event) else None, validation)
 
-# %% ../../nbs/22_event_trajectory.ipynb #cb51fe5a
+# %% ../../nbs/22_event_trajectory.ipynb #43578b43
 @patch
 def landmark(self:EventTrajectory, batch:Batch)->tuple[Hazards, Tensor, Tensor]: # [b k]; bool [b k]; years, [b]
     "Hazards at the landmark, the causes at risk there, and the time on the hazards' clock."
@@ -332,18 +332,18 @@ def landmark(self:EventTrajectory, batch:Batch)->tuple[Hazards, Tensor, Tensor]:
     last = batch.valid.sum(1) - 1
     _need((last >= 0).all(), f'row {int((last < 0).int().argmax())} without any event', 'at least a no-event token at the landmark')
     at = torch.arange(len(batch), device=last.device), last
-    hazards, risk = self.hazards(self(batch)[at]), at_risk(batch, cause, self.config.first_occurrence)[at]
+    hazards, risk = self.hazards(self(batch)[at]), at_risk(batch, cause, self.config.first_occurrence)[at] & ~self.is_dead(batch)
     if hazards.log_shape is None: return hazards, risk, torch.zeros(len(batch), device=last.device)
     _need(batch.clock is not None, 'a batch without clock', "one of collate or collate_landmark, as hazards change with time")
     return hazards, risk, batch.clock[at] / DAYS_PER_YEAR
 
-# %% ../../nbs/22_event_trajectory.ipynb #01dfb34b
+# %% ../../nbs/22_event_trajectory.ipynb #950010dc
 @patch
 def _open(self:EventTrajectory, batch, cause): # bool [b k]
     "Causes not had at or before the landmark."
     if batch.future_open is not None: return batch.future_open & ~self.is_dead(batch)
     known = replace(batch, valid=batch.valid & (batch.age <= self.landmark_age(batch)))
-    return at_risk(known, cause, self.config.first_occurrence)[:, -1] & ~self.is_dead(known)
+    return at_risk(known, cause)[:, -1] & ~self.is_dead(known)
 
 # %% ../../nbs/22_event_trajectory.ipynb #b9996b5d
 @patch

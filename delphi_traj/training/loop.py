@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['PRESETS', 'TrainOptions', 'parameter_groups', 'mean_loss', 'mean_events', 'Objective', 'make_accelerator',
-           'train_step', 'read_metrics', 'train', 'command', 'cohort_from', 'config_from', 'build_model', 'say',
-           'delphi_train', 'said_on_stderr']
+           'train_step', 'fingerprint_of', 'read_metrics', 'train', 'command', 'cohort_from', 'config_from',
+           'build_model', 'say', 'delphi_train', 'said_on_stderr']
 
-# %% ../../nbs/31_training.ipynb #07cbfdf7
-import inspect, json, math, os, sys, time
+# %% ../../nbs/31_training.ipynb #c8f39c75
+import hashlib, json, math, os, sys, time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, asdict, replace, fields
 from functools import wraps
 from pathlib import Path
+import numpy as np
 import pandas as pd
 import torch
 from torch import nn
@@ -29,7 +30,7 @@ from ..models.event_trajectory import EventTrajectoryConfig, event_trajectory_sh
 from ..models.heads import marginal_log_rates, set_base_rate
 from .checkpoints import ARCHITECTURES, architecture, save_checkpoint, load_checkpoint, load_training_state
 
-# %% ../../nbs/31_training.ipynb #8bf1da8c
+# %% ../../nbs/31_training.ipynb #dddf488b
 @dataclass
 class TrainOptions:
     "Numbers of a training run."
@@ -50,6 +51,16 @@ class TrainOptions:
     mixed_precision:str = 'no' # or 'bf16'
     device:str = 'auto' # 'cpu', 'cuda', 'mps'
     seed:int = 0
+    def __post_init__(self): self._check()
+
+# %% ../../nbs/31_training.ipynb #058865c9
+@patch
+def _check(self:TrainOptions):
+    "Refuse numbers with which no run can be made."
+    for name, least in dict(steps=1, batch_size=1, accumulate=1, evaluate_every=1, warmup=0, clip=0, learning_rate=0, every=0).items():
+        value = getattr(self, name)
+        if not (isinstance(value, (int, float)) and value >= least) or (name in ('learning_rate', 'every', 'clip') and value == 0):
+            raise ValueError(f'{name}={value!r}; expected a number {"above" if least == 0 and name != "warmup" else "of at least"} {least}')
 
 # %% ../../nbs/31_training.ipynb #82e24349
 @patch
@@ -135,20 +146,28 @@ def _check_finite(step, loss, norm):
     if not (math.isfinite(loss) and math.isfinite(float(norm))):
         raise FloatingPointError(f'step {step}: loss {loss}, gradient norm {float(norm)}; lower the learning rate or look at the data')
 
-# %% ../../nbs/31_training.ipynb #57fd51fd
-def _save_run(out, accelerator, objective, optimiser, vocab, step, best, options, is_best):
+# %% ../../nbs/31_training.ipynb #3641b4f5
+def _save_run(out, accelerator, objective, optimiser, vocab, step, best, options, is_best, people):
     "Write out/last with the training state and, if it is the best so far, out/best; each is swapped in whole."
     model = accelerator.unwrap_model(objective).model
-    facts = dict(step=step, best=best, options=asdict(options))
+    facts = dict(step=step, best=best, options=asdict(options), people=people)
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     state = dict(step=step, best=best, optimiser=optimiser.state_dict(), cpu_rng=torch.get_rng_state(), cuda_rng=cuda)
+    if is_best: save_checkpoint(out/'best', model, vocab, **facts) # first: a kill between the two is repaired on resuming
     save_checkpoint(out/'last', model, vocab, training_state=state, **facts)
-    if is_best: save_checkpoint(out/'best', model, vocab, **facts)
 
-# %% ../../nbs/31_training.ipynb #98f6c381
-def _resume(out, model, optimiser, options):
+# %% ../../nbs/31_training.ipynb #055f836d
+def fingerprint_of(cohort:Cohort)->str:
+    "Sixteen hex digits that change with any event, age, window or person of a cohort."
+    table = cohort.subjects[['subject_id', 'start', 'end']].to_numpy(dtype=np.int64)
+    arrays = (cohort.token, cohort.age, cohort.offsets, table, cohort.subjects.sex.cat.codes.to_numpy())
+    return hashlib.sha256(b''.join(np.ascontiguousarray(a).tobytes() for a in arrays)).hexdigest()[:16]
+
+# %% ../../nbs/31_training.ipynb #5da58c05
+def _resume(out, model, optimiser, options, people):
     "Put weights, moments and generator of out/last back; returns (step, best)."
     last = load_checkpoint(out/'last')
+    if last.config['training']['people'] != people: raise ValueError(f'{out}/last was trained on other people; use the same data to continue, or another --out')
     if last.model.config != model.config:
         raise ValueError(f'{out}/last holds another configuration; expected {model.config}. Choose another --out or the same configuration')
     before = {n: v for n, v in last.config['training']['options'].items() if n not in ('device', 'evaluate_every')}
@@ -188,14 +207,14 @@ def train(model, # a `Delphi` or `EventTrajectory`, with its initial values
             bar.update(); bar.set_postfix(run.postfix)
     return run.finish()
 
-# %% ../../nbs/31_training.ipynb #d8e90164
+# %% ../../nbs/31_training.ipynb #6525b434
 class _Run:
     "The moving parts of `train`."
     def __init__(self, model, vocab, training, tuning, options, out, resume, evaluate, on_row):
         self.accelerator, self.on_row, self.options, self.vocab = make_accelerator(options), on_row, options, vocab
         self.out = None if out is None else Path(out)
         self.batches, tuned = (_batches(c, model, options, i == 0) for i, c in enumerate((training, tuning)))
-        self.per = mean_events(self.batches)
+        self.per, self.people = mean_events(self.batches), fingerprint_of(training)
         self.evaluate = evaluate or (lambda model: mean_loss(model, tuned))
         self.step, self.best, self.rows, self.recent, self.postfix = 0, math.inf, [], [], {}
         self._open(model.train(), self._start(model, training, resume))
@@ -205,7 +224,7 @@ def _batches(cohort, model, options, training):
     "Batches of a cohort for the model's objective."
     return Batches(cohort, options.batch_size, model.config.objective, training, options.every, options.seed, options.max_length)
 
-# %% ../../nbs/31_training.ipynb #fe1eb373
+# %% ../../nbs/31_training.ipynb #81579aa8
 @patch
 def _start(self:_Run, model, training, resume):
     "Seed, base rates and optimiser of a new run, or of the one to be continued."
@@ -214,7 +233,7 @@ def _start(self:_Run, model, training, resume):
     use_base = options.base_rate if options.base_rate is not None else model.config.objective != 'delphi'
     if use_base: set_base_rate(model.head, marginal_log_rates(training))
     optimiser = torch.optim.AdamW(parameter_groups(model, options.weight_decay), lr=options.learning_rate, betas=(options.beta1, options.beta2))
-    if resume and self.out is not None and (self.out/'last').exists(): self.step, self.best = _resume(self.out, model, optimiser, options)
+    if resume and self.out is not None and (self.out/'last').exists(): self.step, self.best = _resume(self.out, model, optimiser, options, self.people)
     return optimiser
 
 # %% ../../nbs/31_training.ipynb #b9babf4e
@@ -257,13 +276,13 @@ def measure(self:_Run):
     self.accelerator.wait_for_everyone()
     self.clock, self.taken = time.perf_counter(), 0
 
-# %% ../../nbs/31_training.ipynb #03bb79e8
+# %% ../../nbs/31_training.ipynb #484a502b
 @patch
 def _write(self:_Run, row, is_best):
     "Keep a row and the checkpoints of its step, and hand the row out."
     if self.out is not None:
         with open(self.out/'metrics.jsonl', 'a') as f: f.write(json.dumps(row) + '\n')
-        _save_run(self.out, self.accelerator, self.objective, self.optimiser, self.vocab, self.step, self.best, self.options, is_best)
+        _save_run(self.out, self.accelerator, self.objective, self.optimiser, self.vocab, self.step, self.best, self.options, is_best, self.people)
     if self.on_row: self.on_row(row)
 
 # %% ../../nbs/31_training.ipynb #7de7a1bc
@@ -318,10 +337,11 @@ def config_from(preset:str, # a name in `PRESETS`
     if unknown: raise ValueError(f'{sorted(unknown)} cannot be given for {preset}; expected some of {[f.name for f in fields(kind)]}')
     return PRESETS[preset](len(vocab), **{'first_occurrence': vocab.first_occurrence, **given})
 
-# %% ../../nbs/31_training.ipynb #b30d1f2d
+# %% ../../nbs/31_training.ipynb #fbbcc29e
 def build_model(config, vocab)->nn.Module:
-    "The model of a configuration, with fresh weights."
-    return ARCHITECTURES[architecture(config)].build(config, vocab)
+    "The model of a configuration, with fresh weights; a value of a wrong type is a ValueError."
+    try: return ARCHITECTURES[architecture(config)].build(config, vocab)
+    except TypeError as error: raise ValueError(f'{config}: {error}; expected values of the types of the configuration') from error
 
 # %% ../../nbs/31_training.ipynb #d11e9d34
 def _two_parts(data, val, labels):
@@ -348,6 +368,18 @@ def _say_start(model, training, tuning):
     say(f'{architecture(model.config)}, objective {model.config.objective}, preset {model.config.preset}: '
           f'{model.parameter_count():,} parameters, {model.parameter_count(trainable=True):,} trainable')
 
+# %% ../../nbs/31_training.ipynb #4e5b876f
+def _fields_in(config)->dict:
+    "Fields of a configuration from a JSON file; none without a file."
+    given = json.loads(Path(config).read_text()) if config else {}
+    if not isinstance(given, dict): raise ValueError(f'{config}: found {type(given).__name__}; expected an object with fields of the configuration')
+    return given
+
+# %% ../../nbs/31_training.ipynb #2052b245
+def _refuse_old_run(out, resume):
+    "A run is never overwritten."
+    if (Path(out)/'last').exists() and not resume: raise ValueError(f'{out} holds a run already; pass --resume to continue it or another --out')
+
 # %% ../../nbs/31_training.ipynb #2f87a7a6
 def _options_of(preset, dropout, size, rounds, mode, head):
     "Command-line options as fields of the preset's configuration."
@@ -355,7 +387,7 @@ def _options_of(preset, dropout, size, rounds, mode, head):
     if any(v is not None for v in (size, rounds, mode, head)): raise ValueError(f'size, rounds, mode and head belong to event_trajectory_shared_v2, not to {preset}')
     return dict(attention_dropout=dropout, mlp_dropout=dropout)
 
-# %% ../../nbs/31_training.ipynb #cb67f834
+# %% ../../nbs/31_training.ipynb #60929986
 @command
 def delphi_train(
     data:str, # a Delphi .bin file, a folder with events.csv, or simulated:PEOPLE:SEED
@@ -373,14 +405,13 @@ def delphi_train(
     seed:int=0, base_rate:bool=False, # start at marginal rates also under delphi
     resume:bool=False): # continue the run in `out`
     "Train a model on coded events and write checkpoints that can be trusted."
+    _refuse_old_run(out, resume)
     training, tuning = _two_parts(data, val, labels)
     torch.manual_seed(seed)
-    given = json.loads(Path(config).read_text()) if config else {}
-    given |= {n: v for n, v in dict(objective=objective, **_options_of(preset, dropout, size, rounds, mode, head)).items() if v is not None}
+    given = _fields_in(config) | {n: v for n, v in dict(objective=objective, **_options_of(preset, dropout, size, rounds, mode, head)).items() if v is not None}
     model = build_model(config_from(preset, training.vocab, given), training.vocab)
     options = TrainOptions(steps, batch_size, learning_rate, warmup, weight_decay=weight_decay, accumulate=accumulate, max_length=max_length,
                            evaluate_every=evaluate_every, base_rate=True if base_rate else None, mixed_precision=mixed_precision, device=device, seed=seed)
-    if (Path(out)/'last').exists() and not resume: raise ValueError(f'{out} holds a run already; pass --resume to continue it or another --out')
     _say_start(model, training, tuning)
     history = train(model, training.vocab, training, tuning, options, out, resume)
     best = history.loc[history['tuning.total'].idxmin()]
