@@ -103,7 +103,7 @@ def _numbers(text):
     if all(x >= 0 and math.isfinite(x) for x in numbers): return numbers
     raise ValueError(f'offsets {text!r}; expected years after the start of observation, from 0 on, separated by commas, as in 0,5')
 
-# %% ../../nbs/43_commands.ipynb #9c39b7ef
+# %% ../../nbs/43_commands.ipynb #873af4ae
 def _say(checkpoint, cohort, result):
     "The short form of an evaluation, on the screen."
     c, own = result.counts, dict(result.parts)
@@ -111,7 +111,7 @@ def _say(checkpoint, cohort, result):
           f"{c['codes_judged']} codes judged, {c['codes_left_out']} with too few cases left out")
     print(result.summary.round(4).dropna(axis=1, how='all').to_string())
     parts = ', '.join(f'{name} {value:.4f}' for name, value in own['parts'].items())
-    print(f"objective {own['objective']}: {own['total']:.4f} per event ({parts}) over {own['count']:,} events")
+    print(f"objective {own['objective']}: {own['total']:.4f} per event ({parts}) over {own['count']:,.0f} {'weighted ' * (own['objective'] == 'all_future')}events")
 
 # %% ../../nbs/43_commands.ipynb #ff964742
 @command
