@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['PRESETS', 'TrainOptions', 'parameter_groups', 'mean_loss', 'mean_events', 'Objective', 'make_accelerator',
-           'train_step', 'fingerprint_of', 'read_metrics', 'train', 'command', 'cohort_from', 'config_from',
-           'build_model', 'say', 'delphi_train', 'said_on_stderr']
+           'train_step', 'fingerprint_of', 'read_metrics', 'train', 'command', 'one_line_warnings', 'cohort_from',
+           'config_from', 'build_model', 'say', 'delphi_train', 'said_on_stderr']
 
-# %% ../../nbs/31_training.ipynb #c8f39c75
-import hashlib, json, math, os, sys, time
+# %% ../../nbs/31_training.ipynb #075f57ff
+import hashlib, json, math, os, sys, time, warnings
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, asdict, replace, fields
 from functools import wraps
@@ -292,7 +292,7 @@ def finish(self:_Run)->pd.DataFrame:
     self.model.eval()
     return pd.DataFrame(self.rows)
 
-# %% ../../nbs/31_training.ipynb #dcd8ea6e
+# %% ../../nbs/31_training.ipynb #bc04ac24
 def command(function):
     "Make a function a console script: called without arguments it reads `sys.argv`; errors of the user are one line and exit 2."
     @wraps(function)
@@ -301,10 +301,18 @@ def command(function):
         parser = anno_parser(function, prog=function.__name__)
         parser.error = lambda message: _stop(function.__name__, message)
         given = vars(parser.parse_args(argv)); given.pop('pdb', None); given.pop('xtra', None)
-        try: function(**given)
-        except (ValueError, OSError, FloatingPointError) as error: _stop(function.__name__, error)
+        with one_line_warnings(function.__name__):
+            try: function(**given)
+            except (ValueError, OSError, FloatingPointError) as error: _stop(function.__name__, error)
     run.main = main
     return run
+
+@contextmanager
+def one_line_warnings(name):
+    "Warnings as one line on stderr, without the place in the code."
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *more, **options: print(f'{name}: {message}', file=sys.stderr)
+        yield
 
 # %% ../../nbs/31_training.ipynb #2835e24a
 def _stop(name, message):
