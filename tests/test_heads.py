@@ -1,4 +1,5 @@
 """Heads and their likelihoods: pins, people, and properties that hold at any shape, time and batch."""
+import math
 from dataclasses import replace
 import numpy as np
 import pandas as pd
@@ -393,3 +394,19 @@ def test_all_future_batches(few_people):
     assert sorted(fixed[:, 0].tolist()) == sorted(draw_landmarks(few_people, 'regular').tolist())
     years = torch.cat([make(training=False)[i].weight for i in range(5)])
     assert sorted(years.tolist()) == pytest.approx(sorted(((few_people.subjects.end - few_people.subjects.start) / 365.25).tolist()), rel=1e-6)
+
+
+def test_landmarks_weigh_person_time():
+    "A disease and death at constant .05 per year: the rates that minimise the all-future loss are .05 for both, at random landmarks too."
+    rng = np.random.default_rng(5)
+    n, years = 6_000, 20
+    ill, dead = rng.exponential(20, (2, n))
+    end, who = np.minimum(dead, years), np.arange(n)
+    rows = np.concatenate([np.c_[who, ill, np.full(n, 4)][ill < end], np.c_[who, dead, np.full(n, 5)][dead < years]])
+    table = pd.DataFrame({'subject_id': who, 'start': 0, 'end': np.ceil(end * 365.25).astype(int)})
+    cohort = Cohort.from_rows(make_vocab(['Illness']), rows[:, 0], np.ceil(rows[:, 1] * 365.25), rows[:, 2], table)
+    for how in ('random', 'regular'):
+        batch = collate(cohort, 'all_future', how)
+        theta = torch.full((1, 6), math.log(.05), dtype=torch.float64, requires_grad=True)
+        all_future_loss(theta.expand(n, -1), batch).total.backward()
+        assert theta.grad[0, 4:].abs().max() < .03 # the gradient is expected minus observed, as a share of all events

@@ -135,8 +135,14 @@ MUTATIONS = {
     ('likelihood', 'who had a code stays at risk'): (
         HEADS, 'return cause & ~(had if batch.had is None else had | batch.had[:, None])',
         'return cause.expand_as(had)', 'properties::test_prediction_blanks[traj_mixer_v5-relative-competing]'),
+    ('likelihood', 'a landmark knows when its person dies'): (
+        HEADS, 'years, w = batch.future_years.to(h.log_scale.dtype), batch.weight[:, None].to(h.log_scale.dtype)',
+        'years, w = batch.future_years.to(h.log_scale.dtype), torch.ones_like(batch.weight[:, None]).to(h.log_scale.dtype)', 'heads::test_landmarks_weigh_person_time'),
+    ('batches', 'a long record pays after its end'): (
+        BATCH, 'valid, exposure = valid & (age <= stop), np.where(age == stop, 0, exposure)',
+        'valid = valid & (age <= stop)', 'batches::test_long_records_stop_fairly'),
     ('likelihood', 'codes before the window are forgotten'): (
-        HEADS, 'had | batch.had[:, None]', 'had', 'batches::test_windows_keep_the_end'),
+        HEADS, 'had | batch.had[:, None]', 'had', 'batches::test_cropped_inputs_know_what_was_had'),
     ('likelihood', 'events before the start count'): (
         BATCH, '(reader >= 0) & (age > start[:, None])', '(reader >= 0)', 'batches::test_exposure_sums'),
     ('likelihood', 'exposure before the start counts'): (

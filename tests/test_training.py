@@ -106,7 +106,7 @@ def test_resume_refuses_another_run(tmp_path):
     [
         (["--steps", "5"], "required: data"),
         (["nowhere.bin"], "neither a .bin file nor a folder"),
-        (["simulated:40:0", "--objective", "delfi"], "expected one of"),
+        (["simulated:40:0", "--objective", "delfi"], "expected 'delphi' or"),
         (["simulated:40:0", "--mixed_precision", "fp8"], "expected 'no' or 'bf16'"),
         (["simulated:40:0", "--device", "cuda"], "no CUDA device"),
         (["simulated:40:0", "--config", "missing.json"], "missing.json"),
