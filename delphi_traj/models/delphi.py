@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FROZEN', 'DelphiConfig', 'traj_mixer_v1', 'traj_mixer_v5', 'Block', 'Delphi', 'Prediction']
 
-# %% ../../nbs/21_delphi.ipynb #87e71a1c
+# %% ../../nbs/21_delphi.ipynb #6e50b8fb
 from dataclasses import dataclass, replace
 import math
 import numpy as np
@@ -17,6 +17,7 @@ from ..data.events import Vocab, KINDS
 from ..layers.clock import AgeEncoding, TimeRoPE, GaussianRBF, RelativeTimeBias
 from ..layers.attention import causal_mask, delphi_tie_mask, CausalSelfAttention
 from ..layers.mixers import MIXERS, make_stage
+from ..layers import unimixing # enters its three stages in MIXERS
 from .heads import (ExponentialHead, Loss, competing_loss, delphi_loss, at_risk,
                                       cumulative_hazard, survival, cif_next)
 

@@ -7,11 +7,11 @@ __all__ = ['PRESETS', 'TrainOptions', 'parameter_groups', 'mean_loss', 'mean_eve
            'train_step', 'fingerprint_of', 'read_metrics', 'train', 'command', 'one_line_warnings', 'cohort_from',
            'config_from', 'build_model', 'say', 'delphi_train', 'said_on_stderr']
 
-# %% ../../nbs/31_training.ipynb #075f57ff
+# %% ../../nbs/31_training.ipynb #46c4170c
 import hashlib, json, math, os, sys, time, warnings
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, asdict, replace, fields
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from tqdm.auto import tqdm
 from ..data.batches import Batches
 from ..data.events import Cohort, load_cohort
 from ..data.simulator import simulate
+from ..layers.mixers import MIXERS
 from ..models.delphi import Delphi, DelphiConfig, traj_mixer_v1, traj_mixer_v5
 from ..models.event_trajectory import EventTrajectoryConfig, event_trajectory_shared_v2
 from ..models.heads import marginal_log_rates, set_base_rate
@@ -328,11 +329,10 @@ def cohort_from(data:str, labels=None, vocab=None)->Cohort:
     except ValueError: raise ValueError(f'data {data!r}; expected simulated:PEOPLE:SEED, as in simulated:2000:0') from None
     return simulate(people, seed)
 
-# %% ../../nbs/31_training.ipynb #0d41288e
+# %% ../../nbs/31_training.ipynb #15c280ef
 PRESETS = {'traj_mixer_v1': traj_mixer_v1, 'traj_mixer_v5': traj_mixer_v5,
            'event_trajectory_shared_v2': lambda vocab_size, **given: event_trajectory_shared_v2(vocab_size=vocab_size, **given),
-           'ffn': lambda vocab_size, **given: DelphiConfig(vocab_size, mixer='ffn', **given),
-           'swiglu': lambda vocab_size, **given: DelphiConfig(vocab_size, mixer='swiglu', **given)}
+           **{m: partial(DelphiConfig, mixer=m) for m in MIXERS if not m.startswith('traj_mixer')}}
 
 # %% ../../nbs/31_training.ipynb #5150299e
 def config_from(preset:str, # a name in `PRESETS`
@@ -395,14 +395,14 @@ def _options_of(preset, dropout, size, rounds, mode, head):
     if any(v is not None for v in (size, rounds, mode, head)): raise ValueError(f'size, rounds, mode and head belong to event_trajectory_shared_v2, not to {preset}')
     return dict(attention_dropout=dropout, mlp_dropout=dropout)
 
-# %% ../../nbs/31_training.ipynb #60929986
+# %% ../../nbs/31_training.ipynb #c6b3dbf0
 @command
 def delphi_train(
     data:str, # a Delphi .bin file, a folder with events.csv, or simulated:PEOPLE:SEED
     out:str='runs/delphi', # folder for checkpoints and metrics
     val:str=None, # tuning data; without it a tenth of the people of `data`, by a hash of the subject
     labels:str=None, # labels.csv of a .bin file, if it is not beside it
-    preset:str='traj_mixer_v5', # traj_mixer_v5, traj_mixer_v1, event_trajectory_shared_v2, swiglu or ffn
+    preset:str='traj_mixer_v5', # traj_mixer_v5, traj_mixer_v1, event_trajectory_shared_v2, or another mixer's name
     config:str=None, # JSON file with fields of the configuration that replace the preset's
     objective:str=None, # delphi (as frozen), competing (rates that can be trusted) or all_future; None: the preset's own
     size:str=None, rounds:int=None, mode:str=None, head:str=None, # of event_trajectory_shared_v2
