@@ -15,7 +15,7 @@ def words(key):
     return facts.get(key, "").split()
 
 
-dev = words("dev_requirements")
+survival = words("survival_requirements")
 setup(
     name=facts["lib_name"],
     version=facts["version"],
@@ -31,7 +31,7 @@ setup(
     include_package_data=True,
     python_requires=">=" + facts["min_python"],
     install_requires=words("requirements"),
-    extras_require={"dev": dev},
+    extras_require={"survival": survival, "dev": words("dev_requirements") + survival},
     entry_points={
         "console_scripts": [line for line in facts["console_scripts"].split() if line],
         "nbdev": [f"{facts['lib_name']}={facts['lib_path']}._modidx:d"],
