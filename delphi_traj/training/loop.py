@@ -7,7 +7,7 @@ __all__ = ['PRESETS', 'TrainOptions', 'parameter_groups', 'mean_loss', 'mean_eve
            'train_step', 'fingerprint_of', 'read_metrics', 'train', 'command', 'one_line_warnings', 'cohort_from',
            'config_from', 'build_model', 'say', 'delphi_train', 'said_on_stderr']
 
-# %% ../../nbs/31_training.ipynb #46c4170c
+# %% ../../nbs/31_training.ipynb #4c6af4fb
 import hashlib, json, math, os, sys, time, warnings
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, asdict, replace, fields
@@ -23,7 +23,8 @@ from fastcore.basics import patch
 from fastcore.script import anno_parser
 from tqdm.auto import tqdm
 from ..data.batches import Batches
-from ..data.events import Cohort, load_cohort
+from ..data.events import Cohort
+from ..data.meds import read_cohort
 from ..data.simulator import simulate
 from ..layers.mixers import MIXERS
 from ..models.delphi import Delphi, DelphiConfig, traj_mixer_v1, traj_mixer_v5
@@ -321,10 +322,10 @@ def _stop(name, message):
     print(f'{name}: ' + ' '.join(str(message).split()), file=sys.stderr)
     raise SystemExit(2)
 
-# %% ../../nbs/31_training.ipynb #b498c202
+# %% ../../nbs/31_training.ipynb #c9c917be
 def cohort_from(data:str, labels=None, vocab=None)->Cohort:
-    "A cohort from 'simulated:PEOPLE:SEED', a Delphi .bin file, or a folder with events.csv."
-    if not str(data).startswith('simulated:'): return load_cohort(data, labels, vocab)
+    "A cohort from 'simulated:PEOPLE:SEED', a Delphi .bin file, or a folder in CSV, MEDS or OMOP form."
+    if not str(data).startswith('simulated:'): return read_cohort(data, labels, vocab)
     try: people, seed = map(int, str(data).split(':')[1:])
     except ValueError: raise ValueError(f'data {data!r}; expected simulated:PEOPLE:SEED, as in simulated:2000:0') from None
     return simulate(people, seed)
@@ -395,10 +396,10 @@ def _options_of(preset, dropout, size, rounds, mode, head):
     if any(v is not None for v in (size, rounds, mode, head)): raise ValueError(f'size, rounds, mode and head belong to event_trajectory_shared_v2, not to {preset}')
     return dict(attention_dropout=dropout, mlp_dropout=dropout)
 
-# %% ../../nbs/31_training.ipynb #c6b3dbf0
+# %% ../../nbs/31_training.ipynb #3c8a1a51
 @command
 def delphi_train(
-    data:str, # a Delphi .bin file, a folder with events.csv, or simulated:PEOPLE:SEED
+    data:str, # a Delphi .bin file, a folder in CSV (events.csv), MEDS or OMOP form, or simulated:PEOPLE:SEED
     out:str='runs/delphi', # folder for checkpoints and metrics
     val:str=None, # tuning data; without it a tenth of the people of `data`, by a hash of the subject
     labels:str=None, # labels.csv of a .bin file, if it is not beside it
