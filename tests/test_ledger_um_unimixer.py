@@ -74,7 +74,7 @@ def test_um_4(order, embedding, n_token):
 
 
 def test_um_4_domains_by_tokens():
-    "Three domains of equal width, three tokens: a field reaches its domain's token only. Id 0 starts as nothing, other rows as N(0, 0.1)."
+    "Three domains of equal width, three tokens: a field reaches its domain's token only. Id 0 starts as nothing, other rows as N(0, 0.01)."
     m = FeatureTokenizer(FIELDS, 3, D, dict(user=2, item=3, context=6))
     ids, numbers = rows()
     reach = {}
@@ -87,7 +87,7 @@ def test_um_4_domains_by_tokens():
     place = dict(user=0, item=1, context=2)
     assert reach == {f.name: [place[f.domain] == t for t in range(3)] for f in FIELDS}
     assert not m.embed(torch.zeros_like(ids), torch.zeros(16, 2)).any() and m.embed(ids, numbers.float()).any()
-    assert [t.table.weight.std().item() for t in FeatureTokenizer((Field('a', size=5_000),), 1, 2).domains] == [pytest.approx(.1, rel=.02)]
+    assert [t.table.weight.std().item() for t in FeatureTokenizer((Field('a', size=5_000),), 1, 2).domains] == [pytest.approx(.01, rel=.02)]
 
 
 def test_um_4_refusals():

@@ -606,11 +606,15 @@ def _rules(model, repeats, budget, cache, no_events, every):
     if budget < 1 or not every > 0: raise ValueError(f'found budget={budget}, every={every}; expected at least one code, and years above 0')
     return Rules(not model.config.first_occurrence if repeats is None else repeats, budget, cache, no_events, every)
 
-# %% ../../nbs/40_futures.ipynb #40e0aa07
+# %% ../../nbs/40_futures.ipynb #db54ccc0
+def _rows(cohort, landmark, n, oldest):
+    "Rows p n + i of everybody who can be asked."
+    return (np.flatnonzero(_row_reasons(cohort, landmark, oldest) == 0)[:, None] * n + np.arange(n)).ravel()
+
+# %% ../../nbs/40_futures.ipynb #36bc3928
 def _walks(model, cohort, landmark, years, n, seed, rules, batch_size, oldest, progress): # -> (rows of the whole, Walk)
     "Walks of everybody who can be asked, at most `batch_size` rows each."
-    people = np.flatnonzero(_row_reasons(cohort, landmark, oldest) == 0)
-    rows = (people[:, None] * n + np.arange(n)).ravel()
+    rows = _rows(cohort, landmark, n, oldest)
     with tqdm(total=len(rows), disable=not progress, unit='future') as bar:
         for i in range(0, len(rows), batch_size):
             at = rows[i:i + batch_size]
@@ -667,14 +671,16 @@ def _need_no_budget(ended, budget=None):
     cut = int((np.asarray(ended) == 2).sum())
     if cut: raise ValueError(f'{cut} of {len(ended)} futures reached the budget before the horizon; their risks would be too low. Raise budget')
 
-# %% ../../nbs/40_futures.ipynb #65f56fd1
+# %% ../../nbs/40_futures.ipynb #d4568bf5
 @patch
 def risk(self:Futures)->Risk:
     "Share of the futures in which each code comes, with its standard error."
     _need_no_budget(self.ended)
-    came = np.zeros((len(self.past), self.n, len(self.past.vocab)), bool); came[self.person, self.draw, self.token] = True
+    k = len(self.past.vocab)
+    once = np.unique(self.row * k + self.token) # a code counts once a future
+    came = np.bincount(once // (self.n * k) * k + once % k, minlength=len(self.past) * k).reshape(-1, k)
     why = _reasons(self.past, self.landmark, self.why, not self.repeats)
-    value = np.where(why == 0, came.mean(1), np.nan)
+    value = np.where(why == 0, came / self.n, np.nan)
     error = np.sqrt(value * (1 - value) / (self.n - 1)) if self.n > 1 else np.full_like(value, np.nan)
     return Risk(value, why, self.past.subjects.subject_id.to_numpy(), self.landmark, self.years, self.past.vocab, error)
 
@@ -734,36 +740,37 @@ def _jump(world, u, age, sex, had, ties): # uniform [b 2k], years [b], [b], bool
     one = (share > (u[:, k] * share[:, -1])[:, None]).argmax(1)
     return when.min(1, where=np.isfinite(own), initial=np.inf), np.eye(k, dtype=bool)[one]
 
-# %% ../../nbs/40_futures.ipynb #e8b09b41
-def _oracle_steps(world, stream, age, sex, had, until, ties, ended): # ages in years; yields (row, code, days)
-    "Jumps of every row until its horizon or its death; `ended` is filled."
-    live, step, k = np.arange(len(age)), 0, had.shape[1]
+# %% ../../nbs/40_futures.ipynb #2580c257
+def _oracle_steps(world, stream, age, sex, had, until, ties): # ages in years; yields (row, code, days)
+    "Jumps of every row until its horizon or its death, the last code."
+    live, step = np.arange(len(age)), 0
     while len(live):
-        u = uniforms(stream[live], step := step + 1, 2 * k).numpy()
+        u = uniforms(stream[live], step := step + 1, 2 * had.shape[1]).numpy()
         when, codes = _jump(world, u, age[live], sex[live], had[live], ties)
-        late = when > until[live]
-        ended[live[late]] = 1
-        live, when, codes = live[~late], when[~late], codes[~late]
+        live, when, codes = (x[when <= until[live]] for x in (live, when, codes))
         age[live], had[live] = when, had[live] | codes
-        row, code = np.nonzero(codes) # death is the last code
+        row, code = np.nonzero(codes)
         yield live[row], code, when[row] * DAYS_PER_YEAR
-        ended[live[codes[:, -1]]] = 0
         live = live[~codes[:, -1]]
 
-# %% ../../nbs/40_futures.ipynb #e1dea062
+# %% ../../nbs/40_futures.ipynb #dc9590d1
+def _check_world(world, cohort):
+    "Refuse a cohort that is not of this world."
+    causes, unknown = int(cohort.vocab.of_kind('disease', 'death').sum()), int((cohort.subjects.sex == 'unknown').sum())
+    if causes != len(world.log_rate) or unknown: raise ValueError(f'found {causes} causes and {unknown} people of unknown sex; '
+                                                                  f'expected the {len(world.log_rate)} causes of the world, and two sexes')
+
+# %% ../../nbs/40_futures.ipynb #0ad3382c
 def oracle_futures(world:World, cohort:Cohort, landmark, years:float, n=1, seed=0, # as in `sample_futures`
                    ties=True # False: one code at a time with the same hazards, as a model draws
                    )->Futures:
     "Futures drawn from the true hazards of a simulated cohort."
-    landmark = _landmarks(cohort, landmark, years)
-    columns, sex = np.flatnonzero(cohort.vocab.of_kind('disease', 'death')), cohort.subjects.sex.cat.codes.to_numpy()
-    if len(columns) != len(world.log_rate) or (sex == 2).any(): raise ValueError(f'found {len(columns)} causes, {int((sex == 2).sum())} people of unknown sex; expected the {len(world.log_rate)} causes of the world and two sexes')
-    people = np.flatnonzero(_row_reasons(cohort, landmark, MAX_AGE) == 0)
-    row, ended = (people[:, None] * n + np.arange(n)).ravel(), np.full(len(cohort) * n, 3, np.int8)
-    who, own = row // n, np.full(len(row), 1, np.int8)
-    key = streams(torch.from_numpy(cohort.subjects.subject_id.to_numpy(dtype=np.int64)[who]), torch.from_numpy(row % n), seed)
-    age = landmark[who] / DAYS_PER_YEAR
-    steps = _oracle_steps(world, key, age, sex[who], codes_had(cohort, landmark)[who][:, columns], age + years, ties, own)
-    found = [(row[r], columns[c], day) for r, c, day in steps]
-    ended[row] = own
+    landmark = _landmarks(cohort, landmark, years); _check_world(world, cohort)
+    columns, row = np.flatnonzero(cohort.vocab.of_kind('disease', 'death')), _rows(cohort, landmark, n, MAX_AGE)
+    who, key = row // n, streams(*(torch.from_numpy(x) for x in (cohort.subjects.subject_id.to_numpy(dtype=np.int64)[row // n], row % n)), seed)
+    age, had = landmark[who] / DAYS_PER_YEAR, codes_had(cohort, landmark)[who][:, columns]
+    steps = _oracle_steps(world, key, age, cohort.subjects.sex.cat.codes.to_numpy()[who], had, age + years, ties)
+    found, ended = [(row[r], columns[c], day) for r, c, day in steps], np.full(len(cohort) * n, 3, np.int8)
+    ended[row] = 1
+    for r, c, _ in found: ended[r[c == cohort.vocab.death]] = 0
     return _gathered(cohort, landmark, years, n, False, MAX_AGE, found, ended)

@@ -82,12 +82,12 @@ class DomainEmbedding(nn.Module):
         self.slope, self.offset = unfilled(len(numbers), width), unfilled(len(numbers), width)
         self.reset_parameters()
 
-# %% ../../nbs/23_unimixer.ipynb #49999444
+# %% ../../nbs/23_unimixer.ipynb #396dc061
 @patch
 @torch.no_grad()
 def reset_parameters(self:DomainEmbedding):
-    "Rows and slopes N(0, 0.1); the row of id 0 and the offsets of dense fields start at zero."
-    for w in (self.table.weight, self.slope): nn.init.normal_(w, std=.1)
+    "Rows N(0, 0.01), slopes N(0, 0.1); the row of id 0 and the offsets of dense fields start at zero."
+    nn.init.normal_(self.table.weight, std=.01); nn.init.normal_(self.slope, std=.1)
     self.table.weight[self.first] = 0
     nn.init.zeros_(self.offset)
 
