@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from delphi_traj.data.batches import collate, collate_landmark
 from delphi_traj.data.events import Vocab, read_frame
 from delphi_traj.evaluation.export import (FILES, INPUTS, LandmarkProgram, check_same, example_inputs, export_program, landmark_batch,
                                            load_program, program_inputs, traced)
@@ -77,6 +78,27 @@ def test_padding_moves_nothing():
     with torch.no_grad(): a, b = program(token, age, sex, valid, had, clock, query), program(wide[0], wide[1], sex, wide[2], had, clock, query)
     torch.testing.assert_close(a[0], b[0], rtol=1e-5, atol=1e-5)
     assert torch.equal(a[2], b[2])
+
+
+def test_nothing_follows_death():
+    "A row with death among its inputs is at risk of nothing; the others are as they were."
+    for name in ('ffn', 'all_future exponential'):
+        model, (token, age, sex, valid, *rest) = drawn(CONFIGS[name]), example_inputs(VOCAB, 4, 5)
+        dead = token.clone(); dead[1, 0] = VOCAB.death
+        with torch.no_grad(): before, after = (LandmarkProgram(model)(t, age, sex, valid, *rest)[2] for t in (token, dead))
+        assert not after[1].any() and before[1].any() and torch.equal(after[[0, 2, 3]], before[[0, 2, 3]])
+
+
+@pytest.mark.parametrize('name', ['ffn', 'next_token weibull', 'all_future exponential'])
+def test_a_cropped_batch_has_the_risk_of_a_whole_one(name):
+    "What was had before the window of a cropped batch is not at risk."
+    people, model = lives(0), drawn(CONFIGS[name])
+    looks = model.config.objective == 'all_future'
+    make = (lambda n: collate(people, 'all_future', landmark=30_500, max_length=n)) if looks else lambda n: collate_landmark(people, 30_500, max_length=n)
+    whole, cropped = make(None), make(2)
+    assert cropped.token.shape[1] == 2 < whole.token.shape[1]
+    with torch.no_grad(): a, b = (LandmarkProgram(model)(*program_inputs(x, len(VOCAB)))[2] for x in (whole, cropped))
+    assert torch.equal(a, b) and a.any()
 
 
 @pytest.fixture(scope='module')
