@@ -91,10 +91,11 @@ def _ids(codes, values, vocabulary):
     number = {v: i for i, v in enumerate(vocabulary) if i}
     return np.array([number.get(v, 0) for v in values] + [0], dtype=np.int64)[codes]
 
-# %% ../../nbs/03_interactions.ipynb #a6c3b09b
+# %% ../../nbs/03_interactions.ipynb #2b935f21
 def _numbers(frame, name, what='field'):
     "The column as float64, NaN where missing."
     column = _column(frame, name, what)
+    if column.dtype.kind in 'mMc': raise InteractionError(f'{what} {name!r}: found {column.dtype}; expected numbers; turn a time into days or years')
     values = pd.to_numeric(column, errors='coerce').to_numpy(np.float64, na_value=np.nan)
     bad = np.isnan(values) & ~column.isna().to_numpy() | np.isinf(values)
     if bad.any():
@@ -103,13 +104,13 @@ def _numbers(frame, name, what='field'):
                                f'{int(bad.sum())} such row(s); correct them or leave the field out')
     return values
 
-# %% ../../nbs/03_interactions.ipynb #9eba2fb1
+# %% ../../nbs/03_interactions.ipynb #cda8153e
 def _scale(frame, name, train):
     "Mean and deviation over the training rows; a constant field gets deviation 1."
     known = _numbers(frame, name)[train]
     known = known[~np.isnan(known)]
     if not len(known): raise InteractionError(f'field {name!r}: all {int(train.sum())} training rows are missing; expected at least one number; leave the field out')
-    return float(known.mean()), float(known.std()) if np.ptp(known) else 1.0
+    return float(known.mean()), float(known.std() if np.ptp(known) else 0) or 1.0
 
 # %% ../../nbs/03_interactions.ipynb #5c0f3b20
 def _standardise(frame, names, scales):
@@ -163,12 +164,15 @@ def _labels(frame, label):
                                f'{int(missing.sum())} such row(s); drop them, and say how many')
     return values.astype(np.float32)
 
-# %% ../../nbs/03_interactions.ipynb #7742ee6c
+# %% ../../nbs/03_interactions.ipynb #8a953a1e
 def _users(frame, user):
     codes, _ = _codes(frame, user, 'user')
     if (missing := codes < 0).any():
         raise InteractionError(f'user {user!r}, {_where(frame, int(missing.argmax()))}: found nothing; expected whose row it is; {int(missing.sum())} such row(s)')
-    return frame[user].to_numpy(np.int64) if pd.api.types.is_integer_dtype(frame[user]) else codes.astype(np.int64)
+    if not pd.api.types.is_integer_dtype(frame[user]): return codes.astype(np.int64)
+    if (large := (frame[user] > np.iinfo(np.int64).max).to_numpy(bool)).any():
+        raise InteractionError(f'user {user!r}, {_where(frame, int(large.argmax()))}: found {frame[user].iloc[int(large.argmax())]}; expected at most 2**63 - 1; make it text')
+    return frame[user].to_numpy(np.int64)
 
 # %% ../../nbs/03_interactions.ipynb #1240d739
 def _training_rows(train, n):
@@ -181,10 +185,10 @@ def _training_rows(train, n):
         raise InteractionError(f'train: found {rows.dtype} from {rows.min()} to {rows.max()}; expected row numbers in 0..{n - 1}, or a mask')
     return np.isin(np.arange(n), rows)
 
-# %% ../../nbs/03_interactions.ipynb #eb627593
+# %% ../../nbs/03_interactions.ipynb #126f2091
 def _check_fields(fields, label, min_count):
     "A tuple of `Field`s, categorical ones first."
-    fields = tuple(Field(f) if isinstance(f, str) else f for f in fields)
+    fields = tuple(f if isinstance(f, Field) else Field(f) for f in fields)
     names = [f.name for f in fields]
     if not names: raise InteractionError('fields: found none; expected at least one')
     if twice := sorted({n for n in names if names.count(n) > 1}): raise InteractionError(f'fields {twice} stand twice; expected each name once')
@@ -200,13 +204,14 @@ def _encode(frame, fields, vocabularies, scales, label, user, time):
                 dense=_standardise(frame, [f.name for f in fields if f.kind == 'dense'], scales), label=_labels(frame, label),
                 user=None if user is None else _users(frame, user), time=None if time is None else _column(frame, time, 'time').to_numpy())
 
-# %% ../../nbs/03_interactions.ipynb #c4bed441
+# %% ../../nbs/03_interactions.ipynb #68ec8f83
 def encode_like(data:Interactions, # whose maps are used
                 frame:pd.DataFrame, # with the columns of `data.fields`
                 label, user=None, time=None, # names of columns
                )->Interactions:
-    "Rows of another frame with the maps of `data`; what they do not know is id 0."
-    return replace(data, **_encode(frame, data.fields, data.vocabularies, data.scales, label, user, time), report=None)
+    "Rows of another frame with the maps of `data`; what they do not know is id 0, and counted as unseen."
+    later = replace(data, **_encode(frame, data.fields, data.vocabularies, data.scales, label, user, time))
+    return replace(later, report=_report(frame, later, np.zeros(len(frame), dtype=bool)))
 
 # %% ../../nbs/03_interactions.ipynb #b5934b0c
 def encode(frame:pd.DataFrame, # a row for each interaction
@@ -266,10 +271,12 @@ def split_by_time(time, # [n]
     if not all(map(len, parts)): raise InteractionError(f'time: {len(starts) - 1} distinct times give parts of {[len(p) for p in parts]} rows; expected none empty; take other fractions or a finer time')
     return tuple(parts)
 
-# %% ../../nbs/03_interactions.ipynb #4de318cf
+# %% ../../nbs/03_interactions.ipynb #5ea55432
 def split_by_user(user, # int64, [n]
                   fractions=(.8, .1, .1), seed=0)->tuple: # row numbers of each part
     "All rows of a user in one part, by a hash of the user."
+    user = np.asarray(user)
+    if not np.issubdtype(user.dtype, np.integer): raise InteractionError(f'user: found {user.dtype}; expected whole numbers, as in the `user` of a table that `encode` made')
     part = np.searchsorted(_edges(fractions), subject_hash(user, seed), side='right')
     return tuple(np.flatnonzero(part == k) for k in range(len(fractions)))
 
@@ -486,16 +493,17 @@ class Simulation:
     tables:dict # fields -> array of their interaction
     def __len__(self): return len(self.frame)
 
-# %% ../../nbs/03_interactions.ipynb #33cd577e
-def _check_world(n, sizes, mains, pairs):
+# %% ../../nbs/03_interactions.ipynb #63fc996c
+def _check_world(n, rate, sizes, mains, pairs):
     known = [f.name for f in SIMULATED_FIELDS]
     if n < 1: raise InteractionError(f'n: found {n}; expected at least one row')
+    if not 0 < rate < 1: raise InteractionError(f'rate: found {rate}; expected a share of clicks above 0 and below 1')
     for name in [*sizes, *mains, *(k for names in pairs for k in names)]:
         if name not in known: raise InteractionError(f'field {name!r}: not a field of the simulator; {_near(name, known)}')
     for names in pairs:
         if not 2 <= len(names) <= 3 or len(set(names)) < len(names): raise InteractionError(f'pairs: found {names}; expected two or three different fields')
 
-# %% ../../nbs/03_interactions.ipynb #0a02c4df
+# %% ../../nbs/03_interactions.ipynb #d61568c2
 def simulate_interactions(n=20_000, # rows
                           seed=0, # of the world and of its rows
                           *, sizes=None, # field -> number of values, where not as in `SIMULATED_SIZES`
@@ -506,7 +514,7 @@ def simulate_interactions(n=20_000, # rows
                          )->Simulation:
     "Users meet items in a context and click or not. Same seed, same world; a longer table begins with the shorter one."
     sizes, mains, pairs = sizes or {}, mains or {}, SIMULATED_PAIRS if pairs is None else pairs
-    _check_world(n, sizes, mains, pairs)
+    _check_world(n, rate, sizes, mains, pairs)
     world, pilot, rows = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(3))
     popularity, carried = _population(world, {**SIMULATED_SIZES, **sizes}, power)
     effects = _effects(world, popularity, {**SIMULATED_MAINS, **mains}, pairs)
@@ -531,13 +539,15 @@ def interactions(self:Simulation)->Interactions:
     "All rows, fitted on all rows."
     return self.encode()
 
-# %% ../../nbs/03_interactions.ipynb #1bc513dd
+# %% ../../nbs/03_interactions.ipynb #1d42d4fb
 def expected_auc(probability)->float:
-    "AUC that these probabilities earn on average over labels drawn from them."
+    "AUC that these probabilities earn on average over labels drawn from them; NaN where no pair can differ."
     p, count = np.unique(np.asarray(probability, dtype=np.float64), return_counts=True)
+    if not ((p >= 0) & (p <= 1)).all(): raise InteractionError(f'probability: found values from {p[0]} to {p[-1]}; expected probabilities in [0, 1], none missing')
     lower = np.cumsum((1 - p) * count) - (1 - p) * count # negatives expected strictly below
     won = (p * count * lower).sum() + (p * (1 - p) * count * (count - 1)).sum() / 2 # equal probabilities win half
-    return float(won / ((p * count).sum() * ((1 - p) * count).sum() - (p * (1 - p) * count).sum()))
+    pairs = (p * count).sum() * ((1 - p) * count).sum() - (p * (1 - p) * count).sum()
+    return float(won / pairs) if pairs > 0 else float('nan')
 
 # %% ../../nbs/03_interactions.ipynb #e2234d26
 @patch

@@ -57,9 +57,10 @@ def _family(kind): # a pyarrow type
     "Name of the family of types among which a cast loses nothing that an age needs."
     return next((name for name, test in FAMILIES.items() if test(kind)), str(kind))
 
-# %% ../../nbs/04_meds.ipynb #7714ce02
+# %% ../../nbs/04_meds.ipynb #eb1bbc74
 def _mistyped(path, found, schema, columns):
-    "Columns of a file whose type is not the schema's; refuses a missing column and, of `columns`, a type of another family."
+    "Columns of a file whose type is not the schema's; refuses a column that is missing or there twice and, of `columns`, a type of another family."
+    if twice := sorted({n for n in found.names if found.names.count(n) > 1}): raise CohortError(f'{path}: found columns {twice} more than once; expected one of each name')
     try: schema.validate(found)
     except SchemaValidationError as error: missing, odd = error.missing_req_cols, error.mistyped_cols or []
     else: return []
@@ -197,14 +198,14 @@ def _sexes(rows, sex):
     refuse_row(said, value != said.subject_id.map(first), lambda r: f'{r.code!r} for a person who is {first[r.subject_id]} already', 'one sex')
     return first
 
-# %% ../../nbs/04_meds.ipynb #1239a5c7
+# %% ../../nbs/04_meds.ipynb #0ac59077
 def _bound(given, part, rows, people, default):
     "Days of a window's `part` ('start' or 'end') by subject; NaN where `given` does not say."
     if given is None: return pd.Series(np.nan, people)
     if isinstance(given, str) and given == default: return None
     if isinstance(given, str) and not re.fullmatch(r'\d{4}-\d\d-\d\d', given): return _bound_by_code(given, part, rows).reindex(people)
-    if isinstance(given, (dict, pd.Series)): return _day_numbers(pd.Series(given)).reindex(people)
-    return pd.Series(_day_numbers(pd.Series([given])).iloc[0], people)
+    if isinstance(given, (dict, pd.Series)): return _given_days(pd.Series(given), part, people)
+    return pd.Series(_given_days(pd.Series([given], people[:1]), part, people).iloc[0], people)
 
 # %% ../../nbs/04_meds.ipynb #b57aa129
 def _bound_by_code(code, part, rows):
@@ -217,10 +218,21 @@ def _bound_by_code(code, part, rows):
                           'expected a code of the data, a date as in 2020-12-31, or a mapping')
     return day.min() if part == 'start' else day.max()
 
-# %% ../../nbs/04_meds.ipynb #d98d53ce
+# %% ../../nbs/04_meds.ipynb #d9a669b0
+def _given_days(given, part, people):
+    "Days of the dates of a mapping; refuses what is no date, a subject twice, and a mapping that knows nobody."
+    days, place, ids = _day_numbers(given), f'the dates of {part}=', given.index
+    refuse_at(place, days.isna() & given.notna(), lambda i: repr(given.tolist()[i]), 'a date as in 2020-12-31', ids)
+    refuse_at(place, ids.duplicated(), lambda i: 'a second date', 'one for each subject', ids)
+    if len(ids) and not ids.isin(people).any(): raise CohortError(f'{place}: found {ids[0]!r} and {len(ids) - 1} more subjects, none of the data; expected subject ids, which are whole numbers')
+    return days.reindex(people)
+
+# %% ../../nbs/04_meds.ipynb #b009d066
 def _day_numbers(dates):
-    "Dates as days since 1970-01-01, NaN where missing."
-    dates = pd.to_datetime(dates)
+    "Days since 1970-01-01 of dates, or of text as in 2001-02-03; NaN for all else: a number, a time zone, another order of day and month."
+    if not (isinstance(dates.dtype, np.dtype) and dates.dtype.kind == 'M'):
+        text = dates.astype(object).astype(str).str.extract(r'^(\d{4}-\d\d-\d\d)(?:[T ][\d:.]*)?$', expand=False)
+        dates = pd.to_datetime(text, format='%Y-%m-%d', errors='coerce')
     return pd.Series(np.where(dates.isna(), np.nan, dates.to_numpy('datetime64[D]').astype(np.int64)), dates.index)
 
 # %% ../../nbs/04_meds.ipynb #a60e9d63
@@ -286,13 +298,16 @@ def _table_of(people):
     table = people[['start', 'end']].sub(people.birth, axis=0).astype(np.int64)
     return table.assign(sex=people.sex.fillna('unknown')).rename_axis('subject_id').reset_index()
 
-# %% ../../nbs/04_meds.ipynb #586cae2c
+# %% ../../nbs/04_meds.ipynb #0342bd6d
 def _names(record, vocab, translate):
     "Name of each code of the rows; rows whose translation is None are left out."
     used = record.rows[['code', 'part']].drop_duplicates()
     get = translate if callable(translate) else translate.get if translate is not None else lambda c: c
     death = vocab.names[vocab.death] if vocab is not None and vocab.death is not None else 'Death'
     named = {code: death if part == 'death' else get(code) for code, part in zip(used.code, used.part)}
+    named = {code: None if name != name else name for code, name in named.items()} # NaN, an empty cell of somebody's table of codes
+    mistaken = (record.rows.part == 'event') & record.rows.code.isin({c for c, n in named.items() if n == death})
+    refuse_row(record.rows, mistaken, lambda r: f'the event {r.code!r} by the name of death, {death!r}', 'rows of death by their own code, or None from `codes`')
     record.leave_out('rows without a translation dropped', record.rows.code.isin({c for c, n in named.items() if n is None}))
     return {code: str(name) for code, name in named.items() if name is not None}
 
@@ -613,32 +628,38 @@ OMOP = {'person': ('person_id', 'gender_concept_id', 'year_of_birth'), 'conditio
         'death': ('person_id', 'death_date'), 'observation_period': ('person_id', 'observation_period_start_date', 'observation_period_end_date'),
         'concept': ('concept_id', 'concept_name', 'concept_code')}
 
-# %% ../../nbs/04_meds.ipynb #a815bc4b
+# %% ../../nbs/04_meds.ipynb #05e53899
 def _omop_table(folder, name, needed=False):
     "A table of the common data model, from parquet or CSV, its columns in lower case; None where there is none."
     path = next((p for p in (folder/f'{name}.parquet', folder/f'{name}.csv') if p.exists()), None)
     if path is None and needed: raise CohortError(f'{folder}: found no {name}.parquet or .csv; expected the tables of OMOP CDM')
     if path is None: return None
-    table = _open(path).read().to_pandas() if path.suffix == '.parquet' else pd.read_csv(path, low_memory=False)
+    table = _open(path).read().to_pandas() if path.suffix == '.parquet' else _omop_csv(path)
     table.columns = table.columns.str.lower()
     missing = [c for c in OMOP[name] if c not in table]
     if missing: raise CohortError(f'{path}: found columns {list(table.columns)}; expected also {missing}')
     return table
 
-# %% ../../nbs/04_meds.ipynb #fe1682eb
+# %% ../../nbs/04_meds.ipynb #2745cb24
+def _omop_csv(path):
+    "A CSV file whose names and codes stay text: the ICD-9 code 250.00 is no number."
+    text = {c: str for c in pd.read_csv(path, nrows=0) if c.lower().endswith(('_name', '_code', '_source_value'))}
+    return pd.read_csv(path, low_memory=False, dtype=text)
+
+# %% ../../nbs/04_meds.ipynb #10a6f01c
 def _omop_ids(values, place):
     "A column of whole ids, int64; refuses a missing one with its row."
     if pd.api.types.is_integer_dtype(values) and not values.isna().any(): return values.to_numpy(np.int64)
-    numbers = pd.to_numeric(values, errors='coerce').astype(float)
-    refuse_at(place, numbers.isna() | (numbers % 1 != 0), lambda i: f'{values.name} {values.tolist()[i]!r}', 'a whole number')
-    return numbers.to_numpy().astype(np.int64)
+    numbers = pd.to_numeric(values, errors='coerce')
+    refuse_at(place, numbers.astype(float) % 1 != 0, lambda i: f'{values.name} {values.tolist()[i]!r}', 'a whole number')
+    return numbers.to_numpy(np.int64) # not by way of float, where ids above 2**53 would meet
 
-# %% ../../nbs/04_meds.ipynb #20ca22cb
+# %% ../../nbs/04_meds.ipynb #6e3dd18b
 def _omop_days(table, column, place):
     "A date column as days since 1970-01-01; refuses a missing or unreadable one with its row."
-    dates = pd.to_datetime(table[column], errors='coerce')
-    refuse_at(place, dates.isna(), lambda i: f'{column} {table[column].tolist()[i]!r}', 'a date', table.person_id)
-    return _day_numbers(dates).to_numpy()
+    days = _day_numbers(table[column])
+    refuse_at(place, days.isna(), lambda i: f'{column} {table[column].tolist()[i]!r}', 'a date as in 2001-02-03', table.person_id)
+    return days.to_numpy()
 
 # %% ../../nbs/04_meds.ipynb #63e86fcc
 def _omop_births(person, first):
@@ -650,14 +671,15 @@ def _omop_births(person, first):
     placed = month.isna() | day.isna()
     return middle.where(~placed, np.fmax(earliest, np.fmin(middle, first))), int(placed.sum())
 
-# %% ../../nbs/04_meds.ipynb #86d2efab
+# %% ../../nbs/04_meds.ipynb #766ff1a2
 def _omop_codes(folder, values, name):
     "Code of each condition: the concept's `name` where there is a concept table, else the value itself; None for concept 0."
+    if pd.api.types.is_float_dtype(values): values = values.astype('Int64') # ids beside missing ones: 0.0 is 0
     wanted = values.notna() & (values.astype(str) != '0')
     concepts = _omop_table(folder, 'concept')
     if concepts is None or not str(values.name).endswith('concept_id'): return values.astype(str).where(wanted, None).astype(object)
     if name not in concepts: raise CohortError(f'{folder}/concept: found columns {list(concepts.columns)}; expected also {name!r}')
-    named = concepts.dropna(subset=name).drop_duplicates('concept_id').set_index('concept_id')[name]
+    named = concepts.dropna(subset=name).drop_duplicates('concept_id').set_index('concept_id')[name].astype(str)
     return values.map(named).fillna(values.astype(str)).where(wanted, None).astype(object)
 
 # %% ../../nbs/04_meds.ipynb #548a5b15

@@ -74,16 +74,22 @@ def _future(world, lived, rng, age, sex, had, until):
         age[live], had[live] = when, had[live] | codes
     return total
 
-# %% ../../nbs/44_calibration.ipynb #3bcb0a5c
+# %% ../../nbs/44_calibration.ipynb #0ea47953
 def ipcw(days, cause, # [n], [n] 0 observation ended, 1 the code, 2 death without it
          years:float, # horizon
          group=None # [n] labels, each with its own curve of censoring; None: one
          )->np.ndarray: # [n]; 0 where unknown, NaN in a group that nobody can speak for
     "Inverse probability of having been watched, with which weighted shares are Aalen-Johansen's."
     days, cause = np.asarray(days, dtype=float), np.asarray(cause)
-    group, weight = np.zeros(len(days)) if group is None else np.asarray(group), np.full(len(days), np.nan)
+    group, weight = np.zeros(len(days)) if group is None else _labels(group, 'stratum'), np.full(len(days), np.nan)
     for g in np.unique(group): weight[group == g] = _ipcw(days[group == g], cause[group == g], years * DAYS_PER_YEAR)
     return weight
+
+# %% ../../nbs/44_calibration.ipynb #dd949c00
+def _labels(label, what):
+    "Labels of rows as an array; refuses a missing one, which would equal no group."
+    if pd.isna(label := np.asarray(label)).any(): raise ValueError(f'found {int(pd.isna(label).sum())} rows without a {what}; expected a label for each row, such as "unknown"')
+    return label
 
 # %% ../../nbs/44_calibration.ipynb #7973b561
 def _ipcw(days, cause, horizon):
@@ -130,12 +136,13 @@ def _check_forecast(f):
     if bad.any(): raise ValueError(f'found {int(bad.sum())} of {len(bad)} risks outside [0, 1] or NaN, the first {f.risk[bad][0]}; expected a probability for everybody at risk')
     if not (np.isin(f.cause, (0, 1, 2)).all() and (f.days > 0).all()): raise ValueError('found a cause outside 0, 1, 2 or days that are not positive; see `TimeToEvent`')
 
-# %% ../../nbs/44_calibration.ipynb #946fb199
+# %% ../../nbs/44_calibration.ipynb #62b203d5
 def forecast(risk, time:TimeToEvent, code:int, years:float, # [n k] or [n]
              stratum=None, person=None, draws=None # [n], [n], [n r]
              )->Forecast:
     "The people at risk of one code."
     at, column = time.at_risk[:, code], np.asarray(risk, dtype=float)
+    if column.shape not in (time.days.shape, time.days.shape[:1]): raise ValueError(f'found risks of shape {column.shape}; expected {time.days.shape}, people by codes, or one axis of people')
     column = column if column.ndim == 1 else column[:, code]
     some = lambda x: None if x is None else np.asarray(x)[at]
     return Forecast(column[at], time.days[at, code], time.cause[at, code], years, some(stratum), some(person), some(draws))
@@ -173,13 +180,15 @@ def calibration_table(f:Forecast, bins=10)->pd.DataFrame: # bin, people, cases, 
     where = risk_bins(f.risk, bins)
     return pd.DataFrame([{'bin': b + 1, **_bin(f, where == b)} for b in range(where.max() + 1)])
 
-# %% ../../nbs/44_calibration.ipynb #236fd3db
+# %% ../../nbs/44_calibration.ipynb #07ed4c53
 def _bin(f, at):
     "One row of the table; the curve of censoring is the bin's own."
     own = Forecast(f.risk[at], f.days[at], f.cause[at], f.years, None if f.stratum is None else np.asarray(f.stratum)[at], f.person[at], f.draws[at])
     value, low, high = interval(observed_risk(own))
     watched = len(np.unique(own.person[own.weight > 0]))
-    if not own.event.any() and watched and own.draws.shape[1] > 1: high = 1 - .025 ** (1 / watched)
+    if watched and own.draws.shape[1] > 1:
+        if not own.event.any(): high = 1 - .025 ** (1 / watched)
+        if (own.event | (own.weight == 0)).all(): low = .025 ** (1 / watched)
     return dict(people=int(at.sum()), cases=int(own.event.sum()), predicted=own.risk.mean(), observed=value, low=low, high=high)
 
 # %% ../../nbs/44_calibration.ipynb #23a5da53
@@ -285,9 +294,10 @@ def concordance(f:Forecast)->np.ndarray: # [r]
 MEASURES = dict(expected=expected_risk, observed=observed_risk, observed_over_expected=observed_over_expected, ici=ici,
                 brier=brier, scaled_brier=scaled_brier, auc=auc, auc_without_dead=auc_without_dead)
 
-# %% ../../nbs/44_calibration.ipynb #9ee3e726
+# %% ../../nbs/44_calibration.ipynb #754b8f53
 def _judge(risk, time, years, codes, person, stratum, n_boot, seed, min_cases, measures):
     "Code, Forecast and {measure: [r]} of every code with enough cases."
+    if unknown := [m for m in measures if m not in MEASURES]: raise ValueError(f'found measures {unknown}; expected some of {list(MEASURES)}')
     draws = multiplicities(np.arange(len(time.days)) if person is None else person, n_boot, seed)
     for k in (np.flatnonzero(time.at_risk.any(0)) if codes is None else codes):
         if _cases(time, k, years) < max(min_cases, 1): continue
@@ -340,13 +350,13 @@ def _chapter(name, parts, measure):
     pooled = np.sum(came, axis=0) / np.sum(told, axis=0) if measure == 'observed_over_expected' else np.mean([m[measure] for m in found], axis=0)
     return name, len(parts), int(sum(cases)), measure, *interval(pooled)
 
-# %% ../../nbs/44_calibration.ipynb #f90952a3
+# %% ../../nbs/44_calibration.ipynb #865d9ef9
 def by_group(report, # `risk_report` or `chapter_report`
              label, # [n], of each row
              risk, time:TimeToEvent, years:float, *args, person=None, stratum=None, **kw # as in the report
              )->pd.DataFrame: # group, then the report's columns
     "A report of each group of people."
-    label, parts, some = np.asarray(label), [], lambda x, at: None if x is None else np.asarray(x)[at]
+    label, parts, some = _labels(label, 'group'), [], lambda x, at: None if x is None else np.asarray(x)[at]
     for g in np.unique(label):
         at = label == g
         own = TimeToEvent(time.days[at], time.cause[at], time.at_risk[at])

@@ -85,12 +85,21 @@ def _with_cells(rows, cohort, bin_years, ages, seed):
     rows = rows.assign(sex=sex, bin=bin, u=row_uniforms(rows, cohort.subjects.subject_id, seed))
     return rows[(sex < 2) & (bin >= ages[0]) & (bin < ages[1])].reset_index(drop=True)
 
-# %% ../../nbs/43_delphi_auc.ipynb #7a9a990c
+# %% ../../nbs/43_delphi_auc.ipynb #e98c3e8c
+def _check_cells(offset, bin_years, ages, least=1):
+    "Refuse readings after the target, and bins that are not those of the ages."
+    if not offset >= 0: raise ValueError(f'found offset={offset}; expected years before the target, zero or more')
+    if not (bin_years > 0 and ages[0] < ages[1] and (ages[1] - ages[0]) % bin_years == 0):
+        raise ValueError(f'found bin_years={bin_years}, ages={ages}; expected a rising pair of ages, and bins that fill it')
+    if least < 1: raise ValueError(f'found least={least}; expected at least one case and one control')
+
+# %% ../../nbs/43_delphi_auc.ipynb #57196114
 def _judged_codes(cohort, case, codes, min_cases): # ids wanted -> ids judged
     "Codes with enough cases; a code that was asked for must have some."
     count = np.bincount(case.code, minlength=len(cohort.vocab))
     if codes is not None:
         ids = np.unique([cohort.vocab.id(c) if isinstance(c, str) else int(c) for c in codes])
+        if not len(ids) or ids[0] < 0 or ids[-1] >= len(cohort.vocab): raise ValueError(f'found codes {ids.tolist()[:5]}; expected at least one, names or ids in 0..{len(cohort.vocab) - 1}')
         none = [cohort.vocab.names[k] for k in ids if not count[k]]
         if none: raise ValueError(f'found no case of {none[:3]} among {len(cohort)} people; expected some for each code asked for; does the code stand under another name?')
         return ids
@@ -98,10 +107,11 @@ def _judged_codes(cohort, case, codes, min_cases): # ids wanted -> ids judged
         warnings.warn(f'no case of {cohort.vocab.names[cohort.vocab.death]!r} among {len(cohort)} people: no AUC of death; does it stand under another name?', stacklevel=4)
     return np.flatnonzero(count >= max(min_cases, 1))
 
-# %% ../../nbs/43_delphi_auc.ipynb #4bccda70
+# %% ../../nbs/43_delphi_auc.ipynb #aa2dc438
 def case_control(cohort:Cohort, offset=0., bin_years=5, ages=(40, 80), # as in `delphi_auc`
                  min_cases=10, codes=None, objective='delphi', seed=0, **inputs)->CaseControl: # no_events, every
     "Cases and controls as Delphi's published code takes them, with a seeded draw."
+    _check_cells(offset, bin_years, ages)
     rows = _with_cells(prediction_rows(cohort, offset, objective, seed=seed, **inputs), cohort, bin_years, ages, seed)
     cell = rows.person.to_numpy() * 1000 + rows.bin.to_numpy()
     cause = np.flatnonzero(cohort.vocab.of_kind('disease', 'death')[rows.code])
@@ -111,10 +121,10 @@ def case_control(cohort:Cohort, offset=0., bin_years=5, ages=(40, 80), # as in `
     ever = np.zeros((len(cohort), len(cohort.vocab)), bool); ever[cohort.person, cohort.token] = True
     return CaseControl(case[case.code.isin(codes)].reset_index(drop=True), control.reset_index(drop=True), ~ever[control.person][:, codes], codes)
 
-# %% ../../nbs/43_delphi_auc.ipynb #5104522a
+# %% ../../nbs/43_delphi_auc.ipynb #17477d17
 def _sorted_columns(x): # [n k] with NaN -> [k n] rising, inf where absent; bool [k n]; [k] how many
     "Columns as sorted rows."
-    x = np.array(np.asarray(x).T, order='C')
+    x = np.array(np.asarray(x, dtype=float if np.asarray(x).dtype.kind in 'iub' else None).T, order='C')
     if (x == np.inf).any(): raise ValueError('found an infinite score; expected numbers, -inf as the lowest, NaN where there is nobody')
     count = x.shape[1] - np.isnan(x).sum(1)
     x[np.isnan(x)] = np.inf
@@ -246,7 +256,7 @@ def _objective_of(model, cohort, objective):
     if not np.array_equal(kinds, cohort.vocab.kind_id): raise ValueError(f'found a model of {len(kinds)} codes for people with {len(cohort.vocab)}, or codes of other kinds; expected the vocabulary with which the model was made')
     return own
 
-# %% ../../nbs/43_delphi_auc.ipynb #b4889626
+# %% ../../nbs/43_delphi_auc.ipynb #7bfa633d
 def delphi_auc(model, # with a prediction at every position, or a function `score(people, day) -> [n k]` over the vocabulary
                cohort:Cohort, *,
                offset=0., # years: a target is read at the last input earlier than it by more than this
@@ -260,14 +270,14 @@ def delphi_auc(model, # with a prediction at every position, or a function `scor
                half=False, # log hazards per day rounded to 16 bits, as published
                batch_size=256)->pd.DataFrame: # code, sex, bin, cases, controls, auc, variance
     "Delphi's AUC of each code in each cell of sex and age, by the definition of its published code."
-    objective = _objective_of(model, cohort, objective)
+    objective, _ = _objective_of(model, cohort, objective), _check_cells(offset, bin_years, ages, least)
     inputs, names = dict(no_events=no_events, every=every, seed=seed), cohort.vocab.names
     c = case_control(cohort, offset, bin_years, ages, min_cases, codes, objective, **inputs)
     both = pd.concat([c.control, c.case], ignore_index=True)
     case, control = _scores(position_scores(model, cohort, both, c.codes, objective, batch_size=batch_size, **inputs), c, names)
     if half: case, control = ((x - np.log(DAYS_PER_YEAR)).astype(np.float16).astype(np.float32) for x in (case, control))
     table = auc_by_cell(c, case, control, c.never, names, least)
-    table.attrs['left_out'] = int(cohort.vocab.of_kind('disease', 'death').sum()) - table.code.nunique()
+    table.attrs['left_out'] = (int(cohort.vocab.of_kind('disease', 'death').sum()) if codes is None else len(c.codes)) - table.code.nunique()
     return table
 
 # %% ../../nbs/43_delphi_auc.ipynb #06815b19

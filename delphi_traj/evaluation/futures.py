@@ -32,7 +32,7 @@ from ..models.heads import Hazards, hazards_of
 REASONS = ('', 'no disease', 'dead at the landmark', 'before entry', 'after the end of observation', 'beyond the oldest age',
            'had already', 'not asked for')
 
-# %% ../../nbs/40_futures.ipynb #95802489
+# %% ../../nbs/40_futures.ipynb #a52ad6e7
 @dataclass
 class Risk:
     "A probability for each person and code, or the reason why there is none."
@@ -43,6 +43,7 @@ class Risk:
     years:float # horizon
     vocab:Vocab
     standard_error:np.ndarray = None # float64 [n k], of the sampling, where there was any
+    def __repr__(self): return f'Risk({len(self.value):,} people, {self.value.shape[1]} codes, {self.years:g} years)'
 
 # %% ../../nbs/40_futures.ipynb #c0aee4f5
 @patch(as_prop=True)
@@ -60,10 +61,12 @@ def frame(self:Risk, codes=None)->pd.DataFrame: # names of codes; None: all dise
     if self.standard_error is not None: columns['standard_error'] = self.standard_error[:, k].ravel()
     return pd.DataFrame(columns | dict(reason=self.reason[:, k].ravel()))
 
-# %% ../../nbs/40_futures.ipynb #7ba5d2d3
+# %% ../../nbs/40_futures.ipynb #831f7257
 def _landmarks(cohort, landmark, years):
     "Landmarks as whole days [n]; raises ValueError for what is no age or no horizon."
-    day = np.broadcast_to(np.asarray(landmark, dtype=float), len(cohort))
+    day = np.asarray(landmark, dtype=float)
+    if day.shape not in ((), (len(cohort),)): raise ValueError(f'found landmarks of shape {day.shape}; expected one number, or one for each of {len(cohort)} people')
+    day = np.broadcast_to(day, len(cohort))
     bad = np.flatnonzero(~((day >= 0) & (day <= MAX_AGE))) # also NaN
     if len(bad): raise ValueError(f'subject {cohort.subjects.subject_id[bad[0]]}: found landmark {day[bad[0]]}; '
                                   f'expected days of age, 0 to {MAX_AGE} ({len(bad)} such people)')
@@ -105,14 +108,15 @@ def known_at(cohort:Cohort, landmark # days, int [n]
     table = cohort.subjects.assign(start=start.astype(np.int32), end=(landmark + 1).astype(np.int32), died=False)
     return Cohort(cohort.vocab, cohort.token[known], cohort.age[known], offsets, table)
 
-# %% ../../nbs/40_futures.ipynb #4e443c9e
+# %% ../../nbs/40_futures.ipynb #3a0c72f6
 @contextmanager
 def at_rest(model):
-    "The model in eval mode without gradients; its mode is put back afterwards. Yields its device."
-    was = model.training; model.eval()
+    "The model in eval mode without gradients; the mode of each part is put back afterwards. Yields its device."
+    modes = [(part, part.training) for part in model.modules()]; model.eval()
     try:
         with torch.no_grad(): yield next(model.parameters()).device
-    finally: model.train(was)
+    finally:
+        for part, was in modes: part.training = was
 
 # %% ../../nbs/40_futures.ipynb #e577c73c
 def landmark_inputs(model, past:Cohort, landmark, # of `known_at`; days, int [n]
@@ -650,12 +654,20 @@ def _shown(at, walk, step): # -> row of the whole, token, age
     row, token, age = (x[seen].cpu().numpy() for x in (step.row, step.token, step.age))
     return at[row], token, age
 
-# %% ../../nbs/40_futures.ipynb #2d57803a
+# %% ../../nbs/40_futures.ipynb #354ef31e
+@patch
+def _observed_until(self:Futures, draw)->np.ndarray: # days, int64 [n_person]
+    "The horizon, or the last event of a future that was cut short."
+    until, last, at = self.landmark + int(self.years * DAYS_PER_YEAR), self.landmark.copy(), self.draw == draw
+    np.maximum.at(last, self.person[at], np.ceil(self.age[at]).astype(np.int64))
+    return np.minimum(np.where(self.ended.reshape(-1, self.n)[:, draw] == 2, last, until), MAX_AGE)
+
+# %% ../../nbs/40_futures.ipynb #1d6f7dd1
 @patch
 def cohort(self:Futures, draw=0)->Cohort: # which future
     "The past with one future of each person who has some; death is last."
-    asked, at = self.why == 0, self.draw == draw
-    until = self.landmark + int(self.years * DAYS_PER_YEAR)
+    if not 0 <= draw < self.n: raise ValueError(f'found draw={draw}; expected 0 to {self.n - 1}: there are {self.n} futures of each person')
+    asked, at, until = self.why == 0, (self.draw == draw) & (self.age <= MAX_AGE), self._observed_until(draw)
     person, token = self.person[at], self.token[at]
     day = np.minimum(np.ceil(self.age[at]).astype(np.int64), until[person])
     dies = token == (-1 if self.past.vocab.death is None else self.past.vocab.death)
@@ -760,12 +772,13 @@ def _check_world(world, cohort):
     if causes != len(world.log_rate) or unknown: raise ValueError(f'found {causes} causes and {unknown} people of unknown sex; '
                                                                   f'expected the {len(world.log_rate)} causes of the world, and two sexes')
 
-# %% ../../nbs/40_futures.ipynb #0ad3382c
+# %% ../../nbs/40_futures.ipynb #04a8b58d
 def oracle_futures(world:World, cohort:Cohort, landmark, years:float, n=1, seed=0, # as in `sample_futures`
                    ties=True # False: one code at a time with the same hazards, as a model draws
                    )->Futures:
     "Futures drawn from the true hazards of a simulated cohort."
     landmark = _landmarks(cohort, landmark, years); _check_world(world, cohort)
+    if n < 1: raise ValueError(f'found n={n}; expected at least one future')
     columns, row = np.flatnonzero(cohort.vocab.of_kind('disease', 'death')), _rows(cohort, landmark, n, MAX_AGE)
     who, key = row // n, streams(*(torch.from_numpy(x) for x in (cohort.subjects.subject_id.to_numpy(dtype=np.int64)[row // n], row % n)), seed)
     age, had = landmark[who] / DAYS_PER_YEAR, codes_had(cohort, landmark)[who][:, columns]

@@ -38,10 +38,11 @@ def auc(score, # [n]
     if label.all() or not label.any(): raise ValueError(f'found {int(label.sum())} ones in {len(label)} rows; an AUC needs both labels')
     return float(metrics.roc_auc_score(label, score))
 
-# %% ../../nbs/45_ranking.ipynb #37887df5
+# %% ../../nbs/45_ranking.ipynb #2ba2867e
 def log_loss(probability, label)->float: # nats per row
     "Mean of -log of the probability given to what happened (UM.20)."
     probability, label = scored_labels(probability, label)
+    if not len(label): raise ValueError('found no rows; a log loss needs at least one')
     out = (probability < 0) | (probability > 1)
     if out.any(): raise ValueError(f'row {int(out.argmax())}: found probability {probability[out.argmax()]}; expected a number in [0, 1], not a logit')
     return float(metrics.log_loss(label, probability, labels=[False, True]))
@@ -69,22 +70,27 @@ class UserAUC:
     users:int      # that are averaged
     left_out:int   # that have one label only
 
-# %% ../../nbs/45_ranking.ipynb #bbd362cb
+# %% ../../nbs/45_ranking.ipynb #f7220ab0
 def user_auc(score, label, # [n]
              user          # [n]
              )->UserAUC:
     "Per-user AUC, plain and weighted by rows (UM.20)."
     found = per_user_auc(score, label, user)
+    if found.auc.isna().all(): raise ValueError(f'found no user with both labels among {len(found)}; a per-user AUC needs at least one')
+    return _averaged(found)
+
+# %% ../../nbs/45_ranking.ipynb #9757f396
+def _averaged(found): # of `per_user_auc` -> UserAUC, NaN if no user has both labels
     both = found[found.auc.notna()]
-    if not len(both): raise ValueError(f'found no user with both labels among {len(found)}; a per-user AUC needs at least one')
+    if not len(both): return UserAUC(math.nan, math.nan, 0, len(found))
     return UserAUC(float(both.auc.mean()), float(np.average(both.auc, weights=both.rows)), len(both), len(found) - len(both))
 
-# %% ../../nbs/45_ranking.ipynb #32f88fd8
+# %% ../../nbs/45_ranking.ipynb #d3bd9f63
 def ranking_measures(probability, label, user=None)->dict: # of numbers, NaN where there is no answer
     "AUC, per-user AUC plain and weighted, users left out, log loss (UM.20)."
     one, many = dict(auc=auc(probability, label)), dict(user_auc=math.nan, user_auc_weighted=math.nan, users=0, users_left_out=0)
     if user is not None:
-        u = user_auc(probability, label, user)
+        u = _averaged(per_user_auc(probability, label, user))
         many = dict(user_auc=u.plain, user_auc_weighted=u.weighted, users=u.users, users_left_out=u.left_out)
     return one | many | dict(log_loss=log_loss(probability, label))
 
@@ -134,10 +140,10 @@ def matmul_peak(device='cpu', dtype=torch.float32,
     a, b = torch.ones(2, size, size, device=device, dtype=dtype)
     return 2 * size**3 / min(seconds_of(torch.mm, a, b, repeats=repeats, device=device))
 
-# %% ../../nbs/45_ranking.ipynb #4f5537f7
+# %% ../../nbs/45_ranking.ipynb #e99d9a0c
 def mfu(flops, seconds, peak)->float: # operations, seconds, FLOP/s
     "Model FLOPs utilisation: the rate reached over the rate that a large product reaches (UM.20)."
-    if not min(flops, seconds, peak) > 0 or math.isnan(flops + seconds + peak): raise ValueError(f'found flops={flops}, seconds={seconds}, peak={peak}; expected three positive numbers')
+    if not min(flops, seconds, peak) > 0 or not math.isfinite(flops + seconds + peak): raise ValueError(f'found flops={flops}, seconds={seconds}, peak={peak}; expected three positive numbers')
     return flops / seconds / peak
 
 # %% ../../nbs/45_ranking.ipynb #60eff675
@@ -192,14 +198,14 @@ def band(self:PowerLaw, n)->tuple: # low, high
     curves = self.draws[0][:, None] * np.asarray(n, dtype=float)**self.draws[1][:, None]
     return tuple(np.quantile(curves, [(1 - self.level) / 2, (1 + self.level) / 2], axis=0))
 
-# %% ../../nbs/45_ranking.ipynb #37676f33
+# %% ../../nbs/45_ranking.ipynb #412742ed
 def fit_power_law(n,               # size of each run: parameters or operations, [n]
                   gain,            # score minus the mean score of the reference, [n]
                   *, reference=None, # scores of the reference's runs: their scatter moves all gains together
                   level:float=.95, resamples:int=2000, seed:int=0)->PowerLaw:
     "gain = a N^b by least squares on the gain, intervals by resampling the runs (UM.20)."
     n, gain = _sizes_and_gains(n, gain)
-    _check_resampling(reference, level)
+    _check_resampling(reference, level, resamples)
     (a,), (b,) = _laws(n, gain[None])
     if a <= 0 or abs(b) > EXPONENTS * .999: raise ValueError(f'no power law fits: a={a:.3g}, b={b:.3g}, gains {gain.min():.3g} to {gain.max():.3g}; expected gains above zero on the whole, and |b| below {EXPONENTS:g}')
     draws = np.stack(_laws(n, _redrawn(n, gain, a * n**b, reference, level, resamples, np.random.default_rng([seed, 45])))) # a stream that no caller has drawn gains from
@@ -217,9 +223,10 @@ def _sizes_and_gains(n, gain):
     if len(n) < 3 or len(np.unique(n)) < 2: raise ValueError(f'found {len(n)} runs of {len(np.unique(n))} size(s); expected at least 3 runs of 2 sizes')
     return n, gain
 
-# %% ../../nbs/45_ranking.ipynb #18270975
-def _check_resampling(reference, level):
-    "A level inside (0, 1), and runs of the reference that show a scatter."
+# %% ../../nbs/45_ranking.ipynb #38d12f30
+def _check_resampling(reference, level, resamples):
+    "A level inside (0, 1), something to take quantiles of, and runs of the reference that show a scatter."
+    if resamples < 1: raise ValueError(f'found resamples={resamples}; expected at least one')
     if not 0 < level < 1: raise ValueError(f'found level={level}; expected a number between 0 and 1')
     if reference is not None and not (np.size(reference) > 1 and np.isfinite(reference).all()):
         raise ValueError(f'found reference={reference}; expected finite scores of at least 2 runs of the reference, or None')

@@ -448,7 +448,7 @@ class FactorizationMachine(nn.Module):
 def forward(self:FactorizationMachine, x:Tensor)->Tensor: # [b t d] -> [b t k]
     return einsum(x, einsum(x, self.Y, 'b t d, t k -> b d k'), 'b t d, b d k -> b t k')
 
-# %% ../../nbs/24_rankers.ipynb #13549e12
+# %% ../../nbs/24_rankers.ipynb #31aaecdb
 class WukongLayer(nn.Module):
     "LN([FMB; LCB] + residual): a factorisation-machine block above a linear one (UM.3)."
     def __init__(self,
@@ -460,7 +460,9 @@ class WukongLayer(nn.Module):
         hidden:int,   # width of the MLP
     ):
         super().__init__()
-        if min(n_fm, n_linear) < 1: raise ValueError(f"Found n_fm={n_fm}, n_linear={n_linear}; each block needs at least one row.")
+        if min(n_fm, n_linear, rank, hidden) < 1:
+            raise ValueError(f"Found n_fm={n_fm}, n_linear={n_linear}, rank={rank}, hidden={hidden}; each block needs at least one row, "
+                             "rank and hidden at least 1. Half of a single token is no row: there give n_fm and n_linear.")
         rows = lambda n: nn.Parameter(torch.randn(n, n_token) / math.sqrt(n_token))
         self.fm, self.fm_norm = FactorizationMachine(n_token, rank), nn.LayerNorm(n_token * rank)
         self.mlp = nn.Sequential(nn.Linear(n_token * rank, hidden), nn.ReLU(), nn.Linear(hidden, n_fm * width))
@@ -474,14 +476,14 @@ def forward(self:WukongLayer, x:Tensor)->tuple: # [b n d] -> [b (n_F + n_L) d], 
     residual = x if self.residual is None else self.residual @ x
     return self.norm(torch.cat([fmb, self.linear @ x], 1) + residual), x.new_zeros(())
 
-# %% ../../nbs/24_rankers.ipynb #91398668
+# %% ../../nbs/24_rankers.ipynb #133ae879
 @register_ranker('wukong')
 def wukong(n_token, width, depth, *, n_fm=None, n_linear=None, rank=8, hidden=None):
     "Wukong layers; by default each block has half of the rows, so that their number stays (UM.3)."
     n_linear = n_token // 2 if n_linear is None else n_linear
     n_fm = n_token - n_token // 2 if n_fm is None else n_fm
     rows = [n_token] + [n_fm + n_linear] * depth
-    return RankerBlocks(*(WukongLayer(n, width, n_fm, n_linear, rank, hidden or 4 * width) for n in rows[:depth]))
+    return RankerBlocks(*(WukongLayer(n, width, n_fm, n_linear, rank, 4 * width if hidden is None else hidden) for n in rows[:depth]))
 
 # %% ../../nbs/24_rankers.ipynb #f8363b82
 @dataclass(frozen=True)

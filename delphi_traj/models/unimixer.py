@@ -64,7 +64,7 @@ def cut_width(
     raise ValueError(f"The embeddings are {total} wide together, which does not cut into {n_token} equal tokens. Choose n_token "
                      f"from {near}, or embedding widths that sum to one of {fits}.")
 
-# %% ../../nbs/23_unimixer.ipynb #9b5b7ed4
+# %% ../../nbs/23_unimixer.ipynb #470e566b
 class DomainEmbedding(nn.Module):
     "The fields of one domain: a row for each id, a slope and an offset for each dense field (UM.4)."
     def __init__(self,
@@ -74,6 +74,8 @@ class DomainEmbedding(nn.Module):
     ):
         super().__init__()
         ids, numbers = ([f for f in fields if f.kind == kind] for kind in ('categorical', 'dense'))
+        for f in ids:
+            if f.size < 1: raise ValueError(f"Field {f.name!r} has size {f.size}; expected its number of ids, id 0 included.")
         self.names, size = [f.name for f in ids + numbers], torch.tensor([f.size for f in ids], dtype=torch.long)
         columns = {'id_column': [column[f.name] for f in ids], 'number_column': [column[f.name] for f in numbers]}
         for name, value in (columns | {'size': size, 'first': size.cumsum(0) - size}).items():
@@ -147,13 +149,26 @@ def reset_parameters(self:FeatureTokenizer):
     "Projections Xavier per token, biases zero; the domains keep their own start."
     xavier_per_slice_(self.weight); nn.init.zeros_(self.bias)
 
-# %% ../../nbs/23_unimixer.ipynb #4f2a2d0f
+# %% ../../nbs/23_unimixer.ipynb #27c94ab7
+@patch
+def check_columns(self:FeatureTokenizer,
+    categorical:Tensor, # ids, [b c]
+    dense:Tensor,       # numbers, [b c]
+):
+    "Refuse a table with other columns, which would be read as those of the fields."
+    for name, x in dict(categorical=categorical, dense=dense).items():
+        expected = [f.name for f in self.fields if f.kind == name]
+        if x.shape[1:] != (len(expected),):
+            raise ValueError(f"Found {name} of shape {tuple(x.shape)}; expected [b, {len(expected)}] with the columns {expected}.")
+
+# %% ../../nbs/23_unimixer.ipynb #1446c33b
 @patch
 def embed(self:FeatureTokenizer,
     categorical:Tensor, # ids, [b c]
     dense:Tensor,       # numbers, [b c]
 )->Tensor:              # e, [b (t c)]
     "The concatenated embedding, before it is cut (UM.4)."
+    if not torch.compiler.is_compiling(): self.check_columns(categorical, dense)
     parts = [rearrange(domain(categorical, dense), 'b n d -> b (n d)') for domain in self.domains]
     return torch.cat(parts, -1)[:, self.source]
 
@@ -525,7 +540,7 @@ def forward(self:Ranker,
 )->Tensor:              # [b], a logit for a binary target, the value for a real one
     return self.score(categorical, dense)[0]
 
-# %% ../../nbs/23_unimixer.ipynb #a0444d48
+# %% ../../nbs/23_unimixer.ipynb #d4826014
 @patch
 def loss(self:Ranker,
     categorical:Tensor, # ids, [b c]
@@ -534,6 +549,7 @@ def loss(self:Ranker,
 )->Loss:                # in nats, or squared units, a row
     "Cross-entropy or squared error, and the weighted balance loss (UM.18)."
     output, balance = self.score(categorical, dense)
+    if label.shape != output.shape: raise ValueError(f"Found labels of shape {tuple(label.shape)}; expected one for each row, {tuple(output.shape)}.")
     output = output.to(torch.promote_types(output.dtype, torch.float32))
     error = F.binary_cross_entropy_with_logits if self.target == 'binary' else F.mse_loss
     parts = dict(label=error(output, label.to(output.dtype)), balance=self.balance_weight * balance)
@@ -561,7 +577,7 @@ def parameter_count(self:Ranker,
     tables = sum(m.weight.numel() for m in self.modules() if isinstance(m, nn.Embedding))
     return sum(p.numel() for p in self.parameters()) - (0 if embeddings else tables)
 
-# %% ../../nbs/23_unimixer.ipynb #fe28a2cd
+# %% ../../nbs/23_unimixer.ipynb #00a7e44f
 def make_ranker(
     name:str,                 # in `RANKERS`
     fields,                   # of `Field`
@@ -577,5 +593,6 @@ def make_ranker(
 )->Ranker:
     "A whole ranking model by its name (UM.4, UM.16, UM.19)."
     if name not in RANKERS: raise ValueError(f"There is no ranker {name!r}, only {sorted(RANKERS)}. The baselines come with `import delphi_traj.models.rankers`.")
+    if depth < 0: raise ValueError(f"Found depth={depth}; expected a number of blocks, 0 or more.")
     tokenizer = FeatureTokenizer(fields, n_token, width, embedding, order)
     return Ranker(tokenizer, RANKERS[name](n_token, width, depth, **options), width, target, balance_weight)

@@ -36,13 +36,13 @@ class RankerOptions:
     mixed_precision:str = 'no' # or 'bf16'
     def __post_init__(self): self._check()
 
-# %% ../../nbs/32_ranker_training.ipynb #a06c10bd
+# %% ../../nbs/32_ranker_training.ipynb #0c40160e
 @patch
 def _check(self:RankerOptions):
     "Refuse numbers with which no run can be made."
     for name in ('epochs', 'batch_size', 'tau_steps', 'seed'):
         value, least = getattr(self, name), 0 if name == 'seed' else 1
-        if not (isinstance(value, int) and value >= least or name == 'tau_steps' and value is None):
+        if not (isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least or name == 'tau_steps' and value is None):
             raise ValueError(f'{name}={value!r}; expected a whole number of at least {least}')
     for name in ('learning_rate', 'tau_start', 'tau_end'):
         value = getattr(self, name)
@@ -189,12 +189,13 @@ def drop_torn_line(path:Path)->str: # what was dropped, '' if nothing
     with open(path, 'r+b') as f: f.truncate(end); f.flush(); os.fsync(f.fileno())
     return whole[end:].decode(errors='replace')
 
-# %% ../../nbs/32_ranker_training.ipynb #00dce9e1
+# %% ../../nbs/32_ranker_training.ipynb #01b83bd0
 def read_rows(path:Path)->list: # of dicts of text
     "The finished rows of a CSV, or an error that names the line."
     if not path.exists() or not path.stat().st_size: return []
     with open(path, newline='') as f:
         header, *lines = csv.reader(f)
+    if not header: raise ValueError(f'{path}, line 1: found no names; expected the header; remove the file or mend it')
     for number, line in enumerate(lines, start=2):
         if len(line) != len(header): raise ValueError(f'{path}, line {number}: found {len(line)} values under {len(header)} names; expected as many; mend the line or remove it')
     return [dict(zip(header, line)) for line in lines]
@@ -215,12 +216,12 @@ def append_row(path:Path, row:dict):
     csv.writer(text, lineterminator='\n').writerows(([] if header else [list(row)]) + [list(row.values())])
     with open(path, 'ab') as f: f.write(text.getvalue().encode()); f.flush(); os.fsync(f.fileno())
 
-# %% ../../nbs/32_ranker_training.ipynb #35964cf4
+# %% ../../nbs/32_ranker_training.ipynb #19c9e3c4
 def _text(value):
     "A value as it is compared: numbers by value, everything else by its text, nothing as ''."
     if value is None: return ''
-    try: return repr(float(value)) if not isinstance(value, (bool, np.bool_)) else str(value)
-    except (TypeError, ValueError): return str(value)
+    try: return repr(float(str(value)))
+    except ValueError: return str(value)
 
 # %% ../../nbs/32_ranker_training.ipynb #1b052ccb
 def _key(row, keys): return tuple(_text(row[k]) for k in keys)
