@@ -165,3 +165,25 @@ def test_no_event_is_an_error():
     batch = landmark_batch(lives(0), 30_500, 'competing')
     batch.valid[2] = False
     with pytest.raises(ValueError, match='row 2'): program_inputs(batch, len(VOCAB))
+
+
+def test_program_leaves_the_mode_of_the_model():
+    model = drawn(small('ffn')).train()
+    LandmarkProgram(model)
+    assert model.training
+
+
+def test_an_export_killed_while_it_saved_can_be_made_again(exported, tmp_path):
+    folder = tmp_path/'again'; folder.mkdir()
+    (folder/'part.program.pt2').write_bytes(b'half')
+    save_checkpoint(tmp_path/'checkpoint', drawn(small('ffn')), VOCAB)
+    export_program(load_checkpoint(tmp_path/'checkpoint'), folder)
+    assert sorted(p.name for p in folder.iterdir()) == sorted(FILES)
+
+
+@pytest.mark.parametrize('change', [dict(inputs=None), dict(program_sha256=None), dict(vocabulary=1)])
+def test_facts_of_other_types_are_refused(exported, tmp_path, change):
+    folder = shutil.copytree(exported/'export', tmp_path/'e')
+    facts = json.loads((folder/'program.json').read_text()) | change
+    (folder/'program.json').write_text(json.dumps(facts))
+    with pytest.raises(CheckpointError, match='another format'): load_program(folder)

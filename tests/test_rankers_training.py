@@ -358,3 +358,13 @@ def test_a_file_of_another_study(tmp_path):
     path.write_text('a,b\n1,2\n1\n1,3\n')
     with pytest.raises(ValueError, match='line 3: found 1 values under 2 names'): run_missing(path, [dict(a=2)], lambda job: dict(b=1))
     assert run_missing(tmp_path / 'none.csv', [], result).empty
+
+
+def test_keys_are_what_the_file_says(tmp_path):
+    "float32's .1 is written as 0.1 and found again; a file without a header is refused."
+    from delphi_traj.training.rankers import run_missing
+    jobs, ran = [dict(x=np.float32(.1), on=True)], []
+    for _ in range(2): run_missing(tmp_path/'a.csv', jobs, lambda job: ran.append(job) or dict(y=1))
+    assert len(ran) == 1
+    (tmp_path/'b.csv').write_bytes(b'\n')
+    with pytest.raises(ValueError, match='line 1: found no names'): run_missing(tmp_path/'b.csv', jobs, lambda job: dict(y=1))

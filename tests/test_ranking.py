@@ -256,3 +256,10 @@ def test_published_sweeps_share_their_model():
     assert len(t) == 12 and (t[(t.model == 'UniMixing-Lite') & ((t.varied + t.value.astype(str)).isin(['basis2', 'rank128', 'blocks2']))].auc == .749228).all()
     a = read('ablations')
     assert len(a) == 5 and (a.dauc_times_100 < 0).all() and a.dauc_times_100.abs().sum() > .3
+
+
+def test_measures_without_a_user_to_rank():
+    "Nobody has both labels: the other measures are still worth a row."
+    found = ranking_measures([.1, .9, .4], [0, 1, 1], [1, 2, 2])
+    assert math.isnan(found['user_auc']) and math.isnan(found['user_auc_weighted']) and (found['users'], found['users_left_out']) == (0, 2)
+    assert found['auc'] == 1

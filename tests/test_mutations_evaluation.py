@@ -1,0 +1,49 @@
+"""Keeps the tests of futures, of Delphi's AUC and of calibration honest: one-line changes, each of which must make its test fail."""
+import pytest
+from test_mutations import copies, outcome, test_file
+
+FUT, AUC, CAL = (f'evaluation/{name}.py' for name in ('futures', 'delphi_auc', 'calibration'))
+# (subject, what is broken): (module, text that stands in it exactly once, text in its place, test that must fail)
+MUTATIONS = {
+    ('risk', 'death competes with itself'): (
+        FUT, '(rival >= 0) & (rival != k)', '(rival >= 0)', 'futures::test_exponential_risk_is_its_integral'),
+    ('risk by futures', '1 - exp(-integral) on ordinary paths'): (
+        FUT, 'return (out if reduced', 'return (1 - torch.exp(-out) if reduced', 'futures::test_risk_mc_is_risk_where_hazards_are_constant'),
+    ('cache', 'keys are not rotated'): (
+        FUT, 'q, k = rotate(q, *rotation), rotate(k, *rotation)', 'q = rotate(q, *rotation)', 'futures::test_cache_with_every_mixer'),
+    ('sampling', 'the Weibull clock restarts at no-event tokens'): (
+        FUT, 'came & self.disease[token] # each', 'came | self.disease[token] # each', 'futures::test_weibull_waiting_time_through_no_event_tokens'),
+    ("Delphi's AUC", 'a reading on the day of the event'): (
+        AUC, "side='left') - 1", "side='right') - 1", 'delphi_auc::test_rows_are_those_of_the_definition'),
+    ("Delphi's AUC", 'controls with the disease'): (
+        AUC, '~ever[control.person][:, codes], codes)', '~ever[control.person][:, codes] | True, codes)',
+        'delphi_auc::test_one_row_a_person_and_bin_and_no_control_with_the_disease'),
+    ("Delphi's AUC", 'variance over n'): (
+        AUC, '/ (m * (m - 1.))', '/ (m * (m - 0.))', 'delphi_auc::test_delong_is_the_double_sum'),
+    ("Delphi's AUC", 'the draw depends on the order of people'): (
+        AUC, 'u = person_uniforms(subject_id,', 'u = person_uniforms(np.arange(len(subject_id)),',
+        'delphi_auc::test_what_else_is_judged_and_the_order_of_people_move_nothing'),
+    ('calibration', 'departures before events'): (
+        CAL, 'np.maximum(here - came, 1)', 'np.maximum(here, 1)', 'calibration::test_weighted_shares_are_aalen_johansen'),
+    ('calibration', 'the dead are lost'): (
+        CAL, '(days >= horizon) | (cause > 0)', '(days >= horizon) | (cause == 1)', 'calibration::test_weighted_shares_are_aalen_johansen'),
+    ('calibration', 'squared error of those who were watched'): (
+        CAL, 'f.mean(f.weight * (f.event - f.risk)**2)', 'f.mean((f.event - f.risk)**2)', 'calibration::test_measures_in_loops'),
+    ('calibration', 'nobody dies first'): (
+        CAL, 'r[:, [death]]))', '0 * r[:, [death]]))', 'calibration::test_frozen_risk_against_quadrature'),
+}
+
+
+@pytest.mark.parametrize('what', MUTATIONS, ids=': '.join)
+def test_mutation_is_noticed(what, copies, outcome):
+    "With the change, the named test fails by an assertion, not by a crash."
+    module, old, new, test = MUTATIONS[what]
+    got = outcome(copies(module, old, new), test_file(test))
+    assert got['code'] == pytest.ExitCode.TESTS_FAILED, got['text']
+    assert set(got['errors']) <= {'AssertionError', 'Failed'}, got['text']
+
+
+def test_without_mutation(copies, outcome):
+    "After all that, every named test passes with an unchanged copy."
+    got = outcome(copies(), *sorted({test_file(test) for *_, test in MUTATIONS.values()}))
+    assert got['code'] == pytest.ExitCode.OK, got['text']
