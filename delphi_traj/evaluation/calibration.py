@@ -8,13 +8,14 @@ __all__ = ['MEASURES', 'TimeToEvent', 'time_to_event', 'risk_from_hazards', 'ora
            'draw_calibration', 'spline', 'logistic_fit', 'smooth_observed', 'ici', 'brier', 'scaled_brier', 'auc',
            'auc_without_dead', 'concordance', 'risk_report', 'chapter_report', 'by_group', 'age_band']
 
-# %% ../../nbs/44_calibration.ipynb #0e017ba9
+# %% ../../nbs/44_calibration.ipynb #17275b1e
 from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 from scipy.special import expit, logit
 from ..data.events import Cohort
 from ..data.simulator import World, _race
+from .figures import interval_lengths
 from .metrics import DAYS_PER_YEAR, _interval, first_after, free_of, multiplicities, weighted_auc
 
 # %% ../../nbs/44_calibration.ipynb #437a6777
@@ -191,14 +192,14 @@ def _bin(f, at):
         if (own.event | (own.weight == 0)).all(): low = .025 ** (1 / watched)
     return dict(people=int(at.sum()), cases=int(own.event.sum()), predicted=own.risk.mean(), observed=value, low=low, high=high)
 
-# %% ../../nbs/44_calibration.ipynb #23a5da53
+# %% ../../nbs/44_calibration.ipynb #7967c981
 def draw_calibration(ax, f:Forecast, bins=10, **kw): # `kw` goes to the points
     "Observed against predicted in bins, the smooth curve, and where people are."
     table, curve = calibration_table(f, bins), smooth_observed(replace(f, draws=None))[:, 0]
-    order, top = np.argsort(f.risk), 1.05 * max(table.high.max(), table.predicted.max(), table.observed.max())
+    order, top = np.argsort(f.risk), 1.05 * np.nanmax(table[['high', 'predicted', 'observed']].to_numpy())
     ax.plot([0, top], [0, top], color='.7', lw=1)
     ax.plot(f.risk[order], curve[order], 'C1', lw=1)
-    ax.errorbar(table.predicted, table.observed, [table.observed - table.low, table.high - table.observed], **dict(fmt='C0o', ms=3, lw=1) | kw)
+    ax.errorbar(table.predicted, table.observed, interval_lengths(table), **dict(fmt='C0o', ms=3, lw=1) | kw)
     count, edge = np.histogram(f.risk, 40, (0, top))
     ax.bar(edge[:-1], count / count.max() * top / 6, edge[1] - edge[0], align='edge', color='.85', zorder=0)
     ax.set(xlim=(0, top), ylim=(0, top), xlabel='predicted risk', ylabel='observed risk')

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MARKS', 'NOT_PREDICTORS', 'style', 'training_figure', 'auc_figure', 'incidence_figure', 'study_figure',
-           'chapter_figure', 'calibration_figure', 'hazard_figure', 'futures_figure', 'reading_figure',
-           'matrices_figure', 'matrix_entries', 'embedding_plane', 'embedding_figure', 'save_figure']
+           'chapter_figure', 'calibration_figure', 'interval_lengths', 'hazard_figure', 'futures_figure',
+           'reading_figure', 'matrices_figure', 'matrix_entries', 'embedding_plane', 'embedding_figure', 'save_figure']
 
 # %% ../../nbs/42_figures.ipynb #a3a06c78
 import io
@@ -128,7 +128,7 @@ def _row_of_dots(ax, y, values, median):
     ax.plot(values, y + spread, 'o', color='C0', ms=3, alpha=.6, mew=0)
     ax.plot([median, median], [y - .35, y + .35], color='black', lw=1.5)
 
-# %% ../../nbs/42_figures.ipynb #3dfe96b4
+# %% ../../nbs/42_figures.ipynb #d99b1cbd
 def calibration_figure(table:pd.DataFrame)->Figure: # predicted, observed, low, high; predictor where there are several
     "Observed against predicted risk by group of risk, with intervals, on logarithmic axes."
     _need(table, ('predicted', 'observed', 'low', 'high'), 'calibration_figure')
@@ -137,14 +137,19 @@ def calibration_figure(table:pd.DataFrame)->Figure: # predicted, observed, low, 
     for i, (name, t) in enumerate(several.groupby('predictor', sort=False)):
         colour, marker = MARKS.get(name, (f'C{i + 1}', '^v<>'[i % 4]))
         seen = t[t.observed > 0]
-        ax.errorbar(seen.predicted, seen.observed, [seen.observed - seen.low, seen.high - seen.observed], fmt=marker, color=colour, ms=4, lw=1, label=name)
+        ax.errorbar(seen.predicted, seen.observed, interval_lengths(seen), fmt=marker, color=colour, ms=4, lw=1, label=name)
     _diagonal(ax, several)
     return fig
 
-# %% ../../nbs/42_figures.ipynb #b52c0abe
+# %% ../../nbs/42_figures.ipynb #07498e5a
+def interval_lengths(table)->np.ndarray: # with observed, low, high -> [2 n]
+    "Lengths of error bars below and above; 0 where there is no interval, or where a percentile interval does not hold its value."
+    return np.nan_to_num(np.maximum([table.observed - table.low, table.high - table.observed], 0))
+
+# %% ../../nbs/42_figures.ipynb #87153c92
 def _diagonal(ax, table):
     "Equal logarithmic axes and the line of equality; groups without an event are counted in the label."
-    low, high = np.nanmin(table[['predicted', 'observed']].where(lambda x: x > 0)), np.nanmax(table[['predicted', 'high']])
+    low, high = np.nanmin(table[['predicted', 'observed']].where(lambda x: x > 0)), np.nanmax(table[['predicted', 'observed', 'high']])
     none = int((table.observed <= 0).sum())
     ax.plot([low, high], [low, high], color='.7', lw=.8, zorder=0)
     ax.set(xscale='log', yscale='log', xlabel='predicted risk' + (f' ({none} groups without an event not shown)' if none else ''), ylabel='observed risk'); ax.legend()
