@@ -1,8 +1,8 @@
-"""Keeps the tests of futures, of Delphi's AUC and of calibration honest: one-line changes, each of which must make its test fail."""
+"""Keeps the tests of futures, of Delphi's AUC, of calibration and of the commands honest: one-line changes, each of which must make its test fail."""
 import pytest
 from test_mutations import copies, outcome, test_file
 
-FUT, AUC, CAL = (f'evaluation/{name}.py' for name in ('futures', 'delphi_auc', 'calibration'))
+FUT, AUC, CAL, COM = (f'evaluation/{name}.py' for name in ('futures', 'delphi_auc', 'calibration', 'commands'))
 # (subject, what is broken): (module, text that stands in it exactly once, text in its place, test that must fail)
 MUTATIONS = {
     ('risk', 'death competes with itself'): (
@@ -31,6 +31,14 @@ MUTATIONS = {
         CAL, 'f.mean(f.weight * (f.event - f.risk)**2)', 'f.mean((f.event - f.risk)**2)', 'calibration::test_measures_in_loops'),
     ('calibration', 'nobody dies first'): (
         CAL, 'r[:, [death]]))', '0 * r[:, [death]]))', 'calibration::test_frozen_risk_against_quadrature'),
+    ('commands', 'people with other codes are let in'): (
+        COM, 'if cohort.vocab.fingerprint == wanted.fingerprint: return cohort', 'return cohort', 'commands::test_all_refuse_other_codes'),
+    ('commands', 'expect is not handed on'): (
+        COM, 'load_checkpoint(checkpoint, expect,', 'load_checkpoint(checkpoint, None,', 'commands::test_all_refuse_the_same'),
+    ('commands', 'days of sampled codes are rounded up'): (
+        COM, 'np.floor(futures.age).astype(np.int64)', 'np.ceil(futures.age).astype(np.int64)', 'commands::test_futures_as_people'),
+    ('commands', 'names from data enter the page as markup'): (
+        COM, 'return html.escape(str(value))', 'return str(value)', 'commands::test_whatever_comes_from_data_is_text'),
 }
 
 

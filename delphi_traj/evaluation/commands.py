@@ -8,8 +8,8 @@ __all__ = ['STYLE', 'HOW', 'matching_cohort', 'other_people', 'Settings', 'landm
            'Assessment', 'read_chapters', 'draw_curve', 'some_of', 'rates_by_age', 'write_report', 'delphi_evaluate',
            'as_people', 'delphi_sample', 'program_gap', 'delphi_export', 'delphi_convert', 'delphi_demo']
 
-# %% ../../nbs/49_commands.ipynb #aa39c161
-import base64, html, io, json, math, re, shutil
+# %% ../../nbs/49_commands.ipynb #de0f496b
+import base64, html, io, json, math, re, shutil, textwrap
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -441,10 +441,10 @@ def calibration(self:Assessment, years):
     codes = self.name_codes(self.judged_by(risk_report, years, codes=self.frequent(years, self.settings.most)))
     self.add(here, 'calibration_codes', codes, _wide(codes, ['code', 'cases']), **given)
 
-# %% ../../nbs/49_commands.ipynb #2c3da6d5
+# %% ../../nbs/49_commands.ipynb #548df110
 def draw_curve(ax, f, name):
     "Tenths, the smooth curve, the diagonal, and where predictions lie, of one code."
-    draw_calibration(ax, f); ax.set_title(name, fontsize=8)
+    draw_calibration(ax, f); ax.set_title(textwrap.shorten(name, 34, placeholder=' ...'), fontsize=8)
 
 # %% ../../nbs/49_commands.ipynb #f51e561d
 @patch
