@@ -6,8 +6,9 @@ import pytest
 import torch
 from delphi_traj.data.batches import collate, collate_landmark
 from delphi_traj.data.events import Vocab, read_frame
-from delphi_traj.evaluation.export import (FILES, INPUTS, LandmarkProgram, check_same, example_inputs, export_program, landmark_batch,
+from delphi_traj.evaluation.export import (FILES, INPUTS, LandmarkProgram, check_same, example_inputs, export_program,
                                            load_program, program_inputs, traced)
+from delphi_traj.evaluation.futures import landmark_inputs
 from delphi_traj.evaluation.metrics import log_hazard_at
 from delphi_traj.layers.mixers import MIXERS
 from delphi_traj.models.delphi import DelphiConfig
@@ -63,7 +64,7 @@ def test_function_is_what_evaluation_uses(name):
     "Seven tensors give the hazards that `predict` gives."
     model, people = drawn(CONFIGS[name]), lives(0)
     for landmark in (0, 12_000, 30_500):
-        x = program_inputs(landmark_batch(people, landmark, model.config.objective), len(VOCAB))
+        x = program_inputs(landmark_inputs(model.config.objective, people, landmark), len(VOCAB))
         with torch.no_grad(): log_scale, log_shape, risk = LandmarkProgram(model)(*x)
         expected = log_hazard_at(model, people, landmark)
         found = Hazards(log_scale, log_shape).log_hazard(x[INPUTS.index('clock')]).numpy()
@@ -162,7 +163,7 @@ def test_a_program_that_differs_is_never_written():
 
 
 def test_no_event_is_an_error():
-    batch = landmark_batch(lives(0), 30_500, 'competing')
+    batch = landmark_inputs('competing', lives(0), 30_500)
     batch.valid[2] = False
     with pytest.raises(ValueError, match='row 2'): program_inputs(batch, len(VOCAB))
 

@@ -114,7 +114,7 @@ def test_next_event_is_not_risk():
 def test_agrees_with_predict(family, what, head):
     "Hazards and next-event probabilities at the landmark are those of the models' own `predict`."
     model, people, landmark = redraw(build(family, what, head)), crowd(), np.array([16_000, 11_000, 20_000, 15_000])
-    own = model.predict(landmark_inputs(model, known_at(people, landmark), landmark), 10.)
+    own = model.predict(landmark_inputs(model.config.objective, known_at(people, landmark), landmark), 10.)
     got = cif_next(model, people, landmark, 10)
     np.testing.assert_allclose(got.value, own.cif_next.numpy(), atol=1e-7)
     np.testing.assert_array_equal(got.why == 0, ~np.isnan(own.hazard.numpy()))
@@ -229,7 +229,7 @@ def gaps(model, futures, most):
     "Total hazard between events along each future of one person, by the plain model on whole histories: draws from Exponential(1)."
     past, at = futures.past, futures.offsets[:-1, None] + np.arange(most)
     token, when, n = futures.token[at], np.c_[np.full(len(at), futures.landmark[0]), futures.age[at]], len(at)
-    base, spent = landmark_inputs(model, past, futures.landmark), []
+    base, spent = landmark_inputs(model.config.objective, past, futures.landmark), []
     clock = np.full(n, futures.landmark[0] if model.config.objective == 'all_future' else past.age[VOCAB.of_kind('disease')[past.token]].max())
     for j in range(most):
         seen, age = torch.cat([base.token.expand(n, -1), torch.from_numpy(token[:, :j].astype(int))], 1), torch.cat([base.age.expand(n, -1), torch.from_numpy(when[:, 1:j + 1].astype(np.float32))], 1)

@@ -1,11 +1,5 @@
 """Keeps the tests honest: one-line changes of the package, each of which must make the test that is named beside it fail."""
-import json, shutil, subprocess, sys
-from pathlib import Path
-import pytest
-import delphi_traj
-
-TESTS = Path(__file__).parent
-PACKAGE = Path(delphi_traj.__file__).parent
+from mutations import copies, outcome, statements, checks_of
 
 MIX, ATT, CLOCK, GROUPS = 'layers/mixers.py', 'layers/attention.py', 'layers/clock.py', 'layers/groups.py'
 DELPHI, HEADS, BATCH, EVENTS, SIM = 'models/delphi.py', 'models/heads.py', 'data/batches.py', 'data/events.py', 'data/simulator.py'
@@ -188,55 +182,9 @@ MUTATIONS = {
 }
 
 
-def test_file(name): return 'tests/test_{}.py::{}'.format(*name.split('::'))
-test_file.__test__ = False
-
-
-@pytest.fixture(scope='module')
-def copies(tmp_path_factory):
-    "copies(module, old, new): a folder with the package, changed in one place."
-    def copy(module=None, old='', new=''):
-        root = tmp_path_factory.mktemp('package')
-        shutil.copytree(PACKAGE, root/'delphi_traj', ignore=shutil.ignore_patterns('__pycache__'))
-        if module:
-            file = root/'delphi_traj'/module
-            text = file.read_text(encoding='utf8')
-            assert text.count(old) == 1, f'{old!r} stands {text.count(old)} times in {module}; expected once: renew this mutation'
-            file.write_text(text.replace(old, new), encoding='utf8')
-        return root
-    return copy
-
-
-@pytest.fixture(scope='module')
-def outcome():
-    "outcome(root, test): what `mutant.py` says; one process for all, so that torch is imported once."
-    pipe = subprocess.PIPE
-    worker = subprocess.Popen([sys.executable, TESTS/'mutant.py'], stdin=pipe, stdout=pipe, text=True, cwd=TESTS.parent)
-    def ask(root, *tests):
-        worker.stdin.write(json.dumps(dict(root=str(root), tests=tests)) + '\n'); worker.stdin.flush()
-        answer = json.loads(worker.stdout.readline())
-        assert Path(answer['package']).parent.parent == Path(root), 'the test ran against another package'
-        return answer
-    yield ask
-    worker.stdin.close(); worker.wait(timeout=60)
-
-
-@pytest.mark.parametrize('what', MUTATIONS, ids=': '.join)
-def test_mutation_is_noticed(what, copies, outcome):
-    "With the change, the named test fails by an assertion, not by a crash."
-    module, old, new, test = MUTATIONS[what]
-    got = outcome(copies(module, old, new), test_file(test))
-    assert got['code'] == pytest.ExitCode.TESTS_FAILED, got['text']
-    assert set(got['errors']) <= {'AssertionError', 'Failed'}, got['text']
-
-
-def test_without_mutation(copies, outcome):
-    "After all that, every named test passes with an unchanged copy."
-    got = outcome(copies(), *sorted({test_file(test) for *_, test in MUTATIONS.values()}))
-    assert got['code'] == pytest.ExitCode.OK, got['text']
+test_mutation_is_noticed, test_without_mutation = checks_of(MUTATIONS)
 
 
 def test_ids_are_covered():
     "Every statement of the two TrajMixer documents has a mutation."
-    ids = {part for name, _ in MUTATIONS for part in name.split(', ')}
-    assert {f'V1.{i}' for i in range(1, 18)} | {f'V5.{i}' for i in range(1, 16)} <= ids
+    assert {f'V1.{i}' for i in range(1, 18)} | {f'V5.{i}' for i in range(1, 16)} <= statements(MUTATIONS)

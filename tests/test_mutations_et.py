@@ -1,6 +1,6 @@
 """Keeps the event-trajectory tests honest: one-line changes, at least one for each statement, each of which must make its test fail."""
-import pytest
-from test_mutations import ATT, CLOCK, MIX, SAVE, copies, outcome, test_file
+from mutations import copies, outcome, statements, checks_of
+from test_mutations import ATT, CLOCK, MIX, SAVE
 
 ET = 'models/event_trajectory.py'
 # (id, what is broken): (module, text that stands in it exactly once, text in its place, test that must fail)
@@ -92,21 +92,9 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize('what', MUTATIONS, ids=': '.join)
-def test_mutation_is_noticed(what, copies, outcome):
-    "With the change, the named test fails by an assertion, not by a crash."
-    module, old, new, test = MUTATIONS[what]
-    got = outcome(copies(module, old, new), test_file(test))
-    assert got['code'] == pytest.ExitCode.TESTS_FAILED, got['text']
-    assert set(got['errors']) <= {'AssertionError', 'Failed'}, got['text']
-
-
-def test_without_mutation(copies, outcome):
-    "After all that, every named test passes with an unchanged copy."
-    got = outcome(copies(), *sorted({test_file(test) for *_, test in MUTATIONS.values()}))
-    assert got['code'] == pytest.ExitCode.OK, got['text']
+test_mutation_is_noticed, test_without_mutation = checks_of(MUTATIONS)
 
 
 def test_ids_are_covered():
     "Every statement of the event-trajectory document has a mutation."
-    assert {f'ET.{i}' for i in range(1, 22)} <= {name for name, _ in MUTATIONS}
+    assert {f'ET.{i}' for i in range(1, 22)} <= statements(MUTATIONS)

@@ -1,6 +1,5 @@
 """Keeps the tests of futures, of Delphi's AUC, of calibration and of the commands honest: one-line changes, each of which must make its test fail."""
-import pytest
-from test_mutations import copies, outcome, test_file
+from mutations import copies, outcome, checks_of
 
 FUT, AUC, CAL, COM = (f'evaluation/{name}.py' for name in ('futures', 'delphi_auc', 'calibration', 'commands'))
 # (subject, what is broken): (module, text that stands in it exactly once, text in its place, test that must fail)
@@ -42,16 +41,4 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize('what', MUTATIONS, ids=': '.join)
-def test_mutation_is_noticed(what, copies, outcome):
-    "With the change, the named test fails by an assertion, not by a crash."
-    module, old, new, test = MUTATIONS[what]
-    got = outcome(copies(module, old, new), test_file(test))
-    assert got['code'] == pytest.ExitCode.TESTS_FAILED, got['text']
-    assert set(got['errors']) <= {'AssertionError', 'Failed'}, got['text']
-
-
-def test_without_mutation(copies, outcome):
-    "After all that, every named test passes with an unchanged copy."
-    got = outcome(copies(), *sorted({test_file(test) for *_, test in MUTATIONS.values()}))
-    assert got['code'] == pytest.ExitCode.OK, got['text']
+test_mutation_is_noticed, test_without_mutation = checks_of(MUTATIONS)

@@ -1,8 +1,7 @@
 """Keeps the tests of the UniMixer notes honest: one-line changes, at least one for each statement, each of which must make its test fail."""
 import csv
 from pathlib import Path
-import pytest
-from test_mutations import copies, outcome, test_file
+from mutations import copies, outcome, statements, checks_of
 
 PERM, MIXING, UM, RANK = 'layers/permutation.py', 'layers/unimixing.py', 'models/unimixer.py', 'models/rankers.py'
 FIT, MEASURE, TABLES, MEDS, EXPORT = 'training/rankers.py', 'evaluation/ranking.py', 'data/interactions.py', 'data/meds.py', 'evaluation/export.py'
@@ -123,24 +122,11 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize('what', MUTATIONS, ids=': '.join)
-def test_mutation_is_noticed(what, copies, outcome):
-    "With the change, the named test fails by an assertion, not by a crash."
-    module, old, new, test = MUTATIONS[what]
-    got = outcome(copies(module, old, new), test_file(test))
-    assert got['code'] == pytest.ExitCode.TESTS_FAILED, got['text']
-    assert set(got['errors']) <= {'AssertionError', 'Failed'}, got['text']
-
-
-def test_without_mutation(copies, outcome):
-    "After all that, every named test passes with an unchanged copy."
-    got = outcome(copies(), *sorted({test_file(test) for *_, test in MUTATIONS.values()}))
-    assert got['code'] == pytest.ExitCode.OK, got['text']
+test_mutation_is_noticed, test_without_mutation = checks_of(MUTATIONS)
 
 
 def test_ids_are_covered():
     "Every statement of the UniMixer notes that is code has a mutation."
-    ids = {part for name, _ in MUTATIONS for part in name.split(', ')}
     with open(LEDGER, encoding='utf8', newline='') as file: rows = list(csv.DictReader(file))
     coded = {row['id'] for row in rows if row['document'] == 'unimixer' and row['symbol']}
-    assert coded and coded | {f'UM.{i}' for i in range(1, 26)} <= ids
+    assert coded and coded | {f'UM.{i}' for i in range(1, 26)} <= statements(MUTATIONS)

@@ -8,10 +8,11 @@ __all__ = ['STYLE', 'HOW', 'matching_cohort', 'other_people', 'Settings', 'landm
            'Assessment', 'read_chapters', 'draw_curve', 'some_of', 'rates_by_age', 'write_report', 'delphi_evaluate',
            'as_people', 'delphi_sample', 'program_gap', 'delphi_export', 'delphi_convert', 'delphi_demo']
 
-# %% ../../nbs/49_commands.ipynb #de0f496b
+# %% ../../nbs/49_commands.ipynb #2b3e40fe
 import base64, html, io, json, math, re, shutil, textwrap
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -19,26 +20,26 @@ import torch
 from fastcore.basics import patch
 from matplotlib.figure import Figure
 
-# %% ../../nbs/49_commands.ipynb #797e6363
+# %% ../../nbs/49_commands.ipynb #cf80d0ae
 from ..data.batches import CENTURY
 from ..data.events import Cohort, CohortError, Vocab, subject_hash, write_whole
 from ..data.meds import _declared, _declared_vocab, _holds_delphi, cohort_format, convert, read_cohort, write_cohort, write_folder
-from ..data.simulator import World, make_world, oracle_nll, simulate
+from ..data.simulator import World, make_world, simulate
 from ..models.delphi import Delphi, traj_mixer_v5
 from ..models.event_trajectory import event_trajectory_shared_v2
 from ..training.checkpoints import Checkpoint, architecture, load_checkpoint
 from ..training.loop import TrainOptions, build_model, cohort_from, command, make_accelerator, say, train
 
-# %% ../../nbs/49_commands.ipynb #defc52f9
-from .futures import ENDED, REASONS, Futures, _row_reasons, known_at, risk, sample_futures
-from .metrics import (DAYS_PER_YEAR, AgeSexBaseline, Evaluation, Outcome, _competing_nll, _counts, _per_code, bootstrap_lead, incidence,
-                                            landmark_auc, landmark_outcome, log_hazard_at, model_nll, multiplicities, oracle_log_hazard, rows_at)
+# %% ../../nbs/49_commands.ipynb #c5eae21b
+from .futures import ENDED, REASONS, Futures, _row_reasons, known_at, landmark_inputs, risk, sample_futures
+from .metrics import (DAYS_PER_YEAR, AgeSexBaseline, Evaluation, Outcome, incidence, landmark_outcome, log_hazard_at, model_nll, multiplicities,
+                                            oracle_log_hazard, predictor_likelihoods, predictor_scores, rows_at, side_by_side, stacked)
 from .figures import (auc_figure, calibration_figure, chapter_figure, embedding_figure, embedding_plane,
                                             futures_figure, incidence_figure, save_figure, training_figure)
 from .delphi_auc import delphi_auc, summarise_delphi_auc
 from .calibration import (age_band, by_group, calibration_table, chapter_report, concordance, draw_calibration,
                                                 forecast, risk_report, time_to_event)
-from .export import LandmarkProgram, export_program, landmark_batch, load_program, program_inputs
+from .export import LandmarkProgram, export_program, load_program, program_inputs
 
 # %% ../../nbs/49_commands.ipynb #7d419a77
 def _names_only(data)->bool:
@@ -207,7 +208,7 @@ def report_html(title:str, parts:list)->str: # of `Part`, in their order
         page += [f'<h2>{html.escape(section)}</h2>', *(part_html(p) for p in parts if p.section == section)]
     return '\n'.join(page) + '\n</body></html>\n'
 
-# %% ../../nbs/49_commands.ipynb #ba17191f
+# %% ../../nbs/49_commands.ipynb #78edf8ea
 @dataclass
 class Assessment:
     "A checkpoint, people, and what is found out about the two."
@@ -221,6 +222,12 @@ class Assessment:
     parts:list = field(default_factory=list)
     evaluations:dict = field(default_factory=dict) # horizon -> `Evaluation`
     def __post_init__(self): self.rows = rows_of(self.cohort, self.settings); self.asked = self.cohort[self.rows.person]
+    @cached_property
+    def models(self)->dict: return {'model': self.stored.model, **(self.others or {})}
+    @cached_property
+    def likelihoods(self)->list: return predictor_likelihoods(self.models, self.baseline, self.world, self.cohort) # in the order of `scores`
+    @cached_property
+    def own(self)->dict: return {'objective': self.stored.model.config.objective} | model_nll(self.stored.model, self.cohort)
 
 # %% ../../nbs/49_commands.ipynb #30a3f4f6
 HOW = dict(
@@ -290,45 +297,26 @@ def about(self:Assessment, facts): # name -> value
     self.add(here, 'reading', read if len(read) else 'Nothing was read from a file.')
     self.add(here, 'landmarks', self.rows.table)
 
-# %% ../../nbs/49_commands.ipynb #1456cbe1
+# %% ../../nbs/49_commands.ipynb #2a8778b7
 @patch
 def outcome(self:Assessment, years)->Outcome: # of all rows
     "Who was struck, the curve of censoring taken landmark by landmark."
     r, groups = self.rows, np.unique(self.rows.group)
     parts = [landmark_outcome(self.asked[r.group == g], r.landmark[r.group == g], years) for g in groups]
-    stacked = (np.concatenate([getattr(o, n) for o in parts]) for n in ('at_risk', 'event', 'weight'))
-    return Outcome(*stacked, sum(o.n_censored for o in parts))
+    return stacked(parts)
 
-# %% ../../nbs/49_commands.ipynb #c8593a75
+# %% ../../nbs/49_commands.ipynb #64129e54
 @patch
 def scores(self:Assessment, years)->dict: # predictor -> [n k], log per year
     "Log hazards of every predictor at every row."
-    r, models = self.rows, {'model': self.stored.model, **(self.others or {})}
-    found = {name: log_hazard_at(m, self.asked, r.landmark, years=years) for name, m in models.items()}
-    if self.world is not None: found['oracle'] = oracle_log_hazard(self.world, self.asked, r.landmark)
-    if self.baseline is not None: found['age and sex'] = self.baseline.log_hazard(r.landmark, self.asked.subjects.sex.cat.codes.to_numpy())
-    return found
+    return predictor_scores(self.models, self.baseline, self.world, self.asked, self.rows.landmark, years)
 
-# %% ../../nbs/49_commands.ipynb #ea5b972f
-@patch(as_prop=True)
-def likelihoods(self:Assessment)->list:
-    "Negative log-likelihood per event of every predictor, in the order of `scores`."
-    if hasattr(self, '_likelihoods'): return self._likelihoods
-    self._likelihoods = [_competing_nll(m, self.cohort, 256) for m in (self.stored.model, *(self.others or {}).values())]
-    if self.world is not None: self._likelihoods.append(oracle_nll(self.world, self.cohort))
-    if self.baseline is not None: self._likelihoods.append(self.baseline.nll(self.cohort))
-    return self._likelihoods
-
-# %% ../../nbs/49_commands.ipynb #6abd53a3
+# %% ../../nbs/49_commands.ipynb #c65b0a05
 @patch
 def evaluate(self:Assessment, years)->Evaluation:
     "Predictors side by side for one horizon, as `evaluate` of 41_metrics."
-    outcome, scores, s = self.outcome(years), self.scores(years), self.settings
-    lead = bootstrap_lead(scores, outcome, self.rows.person, s.n_boot, s.seed, s.min_cases)
-    lead.insert(0, 'competing_nll', self.likelihoods)
-    tables = {name: landmark_auc(x, outcome, s.min_cases) for name, x in scores.items()}
-    own = {'objective': self.stored.model.config.objective} | model_nll(self.stored.model, self.cohort)
-    return Evaluation(lead, _per_code(tables, self.cohort.vocab), own, _counts(self.cohort, self.rows.person, outcome, tables['model']))
+    s = self.settings
+    return side_by_side(self.scores(years), self.likelihoods, self.outcome(years), self.rows.person, self.cohort, self.own, s.min_cases, s.n_boot, s.seed)
 
 # %% ../../nbs/49_commands.ipynb #fcc56470
 def _joined(tables): # horizon -> table
@@ -766,13 +754,13 @@ def delphi_sample(
     say(f'{sample}; ended by {_count(draws.ended)}. Ages are floored to days, death is the last row of its day.')
     say(f'wrote {out}: people as {format}, draws.csv, left_out.csv, sample.json')
 
-# %% ../../nbs/49_commands.ipynb #7cce3ed0
+# %% ../../nbs/49_commands.ipynb #79a69f7d
 def program_gap(program, model, cohort, most=200)->float:
     "Largest difference between a program's log hazards and the model's, at the start of observation of some people."
     few = cohort[np.flatnonzero((cohort.subjects.start < cohort.subjects.end).to_numpy())]
     if not len(few): raise CohortError('found nobody who is observed for a day; expected some, to compare the program on')
     few = few[some_of(few, most)]
-    batch = landmark_batch(few, few.subjects.start.to_numpy(dtype=np.int64), model.config.objective)
+    batch = landmark_inputs(model.config.objective, few, few.subjects.start.to_numpy(dtype=np.int64))
     hazards, at_risk, _ = program.hazards(batch)
     with torch.no_grad(): scale, shape, risk = LandmarkProgram(model)(*program_inputs(batch, len(program.vocab)))
     if not torch.equal(at_risk, risk): return math.inf

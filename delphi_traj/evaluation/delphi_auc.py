@@ -6,7 +6,7 @@
 __all__ = ['earlier_input', 'prediction_rows', 'row_uniforms', 'one_of_each', 'CaseControl', 'case_control', 'delong',
            'position_scores', 'auc_by_cell', 'delphi_auc', 'summarise_delphi_auc']
 
-# %% ../../nbs/43_delphi_auc.ipynb #fc7ecf1f
+# %% ../../nbs/43_delphi_auc.ipynb #e3661f65
 from dataclasses import dataclass
 import warnings
 import numpy as np
@@ -15,7 +15,8 @@ import torch
 from torch import nn, Tensor
 from ..data.batches import Batch, collate, person_uniforms
 from ..data.events import Cohort
-from .metrics import DAYS_PER_YEAR, evaluating
+from .futures import at_rest
+from .metrics import DAYS_PER_YEAR
 
 # %% ../../nbs/43_delphi_auc.ipynb #516c3b13
 def earlier_input(age:Tensor, # days, [b l]
@@ -168,13 +169,13 @@ def _check_inputs(age, b, position, day): # [b l]; [n] each
     if wrong.any(): raise ValueError(f'found {int(wrong.sum())} rows without an input at their position and day; expected the objective, no_events, every and seed '
                                      'with which the rows were made')
 
-# %% ../../nbs/43_delphi_auc.ipynb #1918235c
+# %% ../../nbs/43_delphi_auc.ipynb #12ebfc24
 def _model_scores(model, cohort, rows, codes, objective, batch_size, inputs):
     "Scores of a model, people in batches of like length."
     rank = np.empty(len(cohort), np.int64); rank[np.argsort(cohort.lengths, kind='stable')] = np.arange(len(cohort))
     order = np.argsort(rank[rows.person], kind='stable')
     cuts = np.searchsorted(rank[rows.person][order], np.arange(batch_size, len(cohort), batch_size))
-    with evaluating(model) as device:
+    with at_rest(model) as device:
         for at in filter(len, np.split(order, cuts)):
             who, b = np.unique(rows.person.to_numpy()[at], return_inverse=True)
             batch = collate(cohort[who], objective, **inputs).to(device)

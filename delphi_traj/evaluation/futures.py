@@ -9,7 +9,7 @@ __all__ = ['REASONS', 'ENDED', 'Risk', 'codes_had', 'known_at', 'at_rest', 'land
            'Histories', 'DelphiMemory', 'TrajectoryMemory', 'Rules', 'Step', 'Walk', 'Futures', 'sample_futures',
            'risk_mc', 'oracle_futures']
 
-# %% ../../nbs/40_futures.ipynb #db21f433
+# %% ../../nbs/40_futures.ipynb #0b684b7d
 import math
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from einops import einsum, rearrange
 from torch import Tensor
 from fastcore.basics import patch
 from tqdm.auto import tqdm
-from ..data.batches import CENTURY, Batch, collate, collate_landmark
+from ..data.batches import CENTURY, Batch, _known, collate, collate_landmark
 from ..data.events import MAX_AGE, Cohort, Vocab
 from ..data.simulator import World, gompertz_draw
 from ..layers.attention import masked_softmax
@@ -98,15 +98,11 @@ def _reasons(cohort, landmark, row, first_occurrence): # row [n], of `_row_reaso
     why[:, ~cohort.vocab.of_kind('disease', 'death')] = 1
     return why
 
-# %% ../../nbs/40_futures.ipynb #67f8c2d3
+# %% ../../nbs/40_futures.ipynb #fd96f933
 def known_at(cohort:Cohort, landmark # days, int [n]
              )->Cohort: # the same people, alive and observed to the day after
     "What was known on the landmark day: the events at or before it."
-    known = cohort.age <= landmark[cohort.person]
-    offsets = np.r_[0, np.cumsum(np.bincount(cohort.person[known], minlength=len(cohort)))].astype(np.int64)
-    start = np.minimum(cohort.subjects.start.to_numpy(), landmark)
-    table = cohort.subjects.assign(start=start.astype(np.int32), end=(landmark + 1).astype(np.int32), died=False)
-    return Cohort(cohort.vocab, cohort.token[known], cohort.age[known], offsets, table)
+    return _known(cohort, cohort.age <= landmark[cohort.person], np.minimum(cohort.subjects.start.to_numpy(), landmark), landmark + 1)
 
 # %% ../../nbs/40_futures.ipynb #3a0c72f6
 @contextmanager
@@ -118,12 +114,12 @@ def at_rest(model):
     finally:
         for part, was in modes: part.training = was
 
-# %% ../../nbs/40_futures.ipynb #e577c73c
-def landmark_inputs(model, past:Cohort, landmark, # of `known_at`; days, int [n]
+# %% ../../nbs/40_futures.ipynb #f1e6ea74
+def landmark_inputs(objective:str, people:Cohort, landmark, # of a model; days, int [n]
                     every=5.0)->Batch: # years between no-event tokens
-    "The inputs that the model was trained to read at a landmark."
-    if model.config.objective == 'all_future': return collate(past, 'all_future', landmark=landmark)
-    return collate_landmark(past, landmark, every)
+    "What a model of this objective was trained to read at a landmark: events at or before it."
+    if objective == 'all_future': return collate(people, 'all_future', landmark=landmark)
+    return collate_landmark(people, landmark, every)
 
 # %% ../../nbs/40_futures.ipynb #33d5e4a7
 def last_position(valid:Tensor)->Tensor: # bool [b l] -> int64 [b]
@@ -162,12 +158,12 @@ def _double(hazards, device):
     move = lambda x: None if x is None else x.to(device).double()
     return Hazards(move(hazards.log_scale), move(hazards.log_shape))
 
-# %% ../../nbs/40_futures.ipynb #61c8cc06
+# %% ../../nbs/40_futures.ipynb #e532ce54
 def landmark_hazards(model, cohort:Cohort, landmark # days, int [n]
                      )->tuple: # Hazards [n k] float64; years on their clock, [n]
     "Hazards at the landmark from what was known on that day."
     past = known_at(cohort, landmark)
-    with at_rest(model) as device: found = _double(hazards_at(model, landmark_inputs(model, past, landmark).to(device)), _wide(device))
+    with at_rest(model) as device: found = _double(hazards_at(model, landmark_inputs(model.config.objective, past, landmark).to(device)), _wide(device))
     begin = torch.from_numpy((landmark - clock_began(model, past, landmark)) / DAYS_PER_YEAR)
     return found, begin.to(found.log_scale.device)
 
@@ -498,12 +494,12 @@ def _quiet(self:Walk):
     else: age = far
     self.quiet = torch.cat([torch.where(age > self.age[:, None], age, torch.inf), far], 1).sort(1).values
 
-# %% ../../nbs/40_futures.ipynb #df414ce7
+# %% ../../nbs/40_futures.ipynb #2dc8a18c
 @patch
 def _remember(self:Walk, past, landmark, person):
     "Read the history of each person once and give every row a copy."
     kind = Histories if not self.rules.cache else TrajectoryMemory if hasattr(self.model, 'reasoning_core') else DelphiMemory
-    self.memory = kind(self.model, landmark_inputs(self.model, past, landmark, self.rules.every).to(self.device))
+    self.memory = kind(self.model, landmark_inputs(self.model.config.objective, past, landmark, self.rules.every).to(self.device))
     self.memory.keep(torch.from_numpy(person).to(self.device))
 
 # %% ../../nbs/40_futures.ipynb #08b60f54

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['DAYS_PER_YEAR', 'N_AGES', 'Outcome', 'first_after', 'free_of', 'watched', 'landmark_outcome', 'weighted_auc',
            'landmark_auc', 'macro_auc', 'oracle_log_hazard', 'lived', 'lexis', 'age_sex_features', 'AgeSexBaseline',
-           'evaluating', 'model_nll', 'log_hazard_at', 'rows_at', 'outcomes_at', 'multiplicities', 'bootstrap_macro',
-           'bootstrap_lead', 'incidence', 'Evaluation', 'evaluate']
+           'model_nll', 'log_hazard_at', 'rows_at', 'stacked', 'outcomes_at', 'multiplicities', 'bootstrap_macro',
+           'bootstrap_lead', 'incidence', 'Evaluation', 'predictor_scores', 'predictor_likelihoods', 'side_by_side',
+           'evaluate']
 
-# %% ../../nbs/41_metrics.ipynb #605b23b4
-from contextlib import contextmanager
+# %% ../../nbs/41_metrics.ipynb #3a920ef1
 from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
@@ -18,9 +18,10 @@ from fastcore.basics import patch
 from scipy.stats import chi2
 from sklearn.linear_model import PoissonRegressor
 from sklearn.metrics import roc_auc_score
-from ..data.batches import Batches, collate, collate_landmark
+from ..data.batches import Batches
 from ..data.events import Cohort
 from ..data.simulator import intervals, oracle_nll
+from .futures import at_rest, landmark_inputs
 from ..models.heads import competing_loss
 from ..training.loop import mean_loss
 
@@ -237,15 +238,6 @@ def nll(self:AgeSexBaseline, cohort:Cohort, chunk=1000)->float: # people at a ti
     paid, log_hazard, n = sum(self._sums(cohort[i:i + chunk]) for i in range(0, len(cohort), chunk))
     return float((paid - log_hazard) / max(n, 1))
 
-# %% ../../nbs/41_metrics.ipynb #59ac0a64
-@contextmanager
-def evaluating(model):
-    "The model in eval mode without gradients; its mode is put back afterwards."
-    was = model.training; model.eval()
-    try:
-        with torch.no_grad(): yield next(model.parameters()).device
-    finally: model.train(was)
-
 # %% ../../nbs/41_metrics.ipynb #031ecb5b
 def _loss(model, batch, objective, validation):
     "The configured objective, or the `competing` likelihood of the same hazards."
@@ -264,7 +256,7 @@ def model_nll(model, cohort:Cohort, batch_size=256,
     total, count = parts.pop('total'), parts.pop('count')
     return {'total': total, 'parts': parts, 'count': count}
 
-# %% ../../nbs/41_metrics.ipynb #54e340ba
+# %% ../../nbs/41_metrics.ipynb #9bf419cd
 def log_hazard_at(model, cohort:Cohort, landmark, # days, number or [n]
                   batch_size=256,
                   years=None # None: on the day itself; else the mean hazard over so many years
@@ -272,16 +264,14 @@ def log_hazard_at(model, cohort:Cohort, landmark, # days, number or [n]
     "The model's log hazards at the landmark, from what was known on that day."
     if getattr(model.config, 'tie_mask', None): raise ValueError("found tie_mask='delphi', which reads the ages of targets; expected a causal model: at a landmark there is no target")
     landmark = np.broadcast_to(np.asarray(landmark, dtype=np.int64), len(cohort))
-    with evaluating(model) as device:
+    with at_rest(model) as device:
         parts = [_hazard_of(model, cohort[i:i + batch_size], landmark[i:i + batch_size], years, device) for i in range(0, len(cohort), batch_size)]
     return torch.cat(parts).numpy()
 
-# %% ../../nbs/41_metrics.ipynb #a389d3c1
+# %% ../../nbs/41_metrics.ipynb #b2c6bea1
 def _hazard_of(model, people, landmark, years, device): # -> float64 [b k], log per year
     "Log hazards of some people, from the inputs that the model was trained on."
-    looks = model.config.objective == 'all_future'
-    batch = collate(people, 'all_future', landmark=landmark) if looks else collate_landmark(people, landmark)
-    found = model.predict(batch.to(device), years)
+    found = model.predict(landmark_inputs(model.config.objective, people, landmark).to(device), years)
     return (found.hazard if years is None else found.cumulative_hazard / years).double().log().cpu()
 
 # %% ../../nbs/41_metrics.ipynb #7cea8ac9
@@ -293,15 +283,20 @@ def rows_at(cohort:Cohort, offsets=(0., 5., 10.) # years after `start`
     offset, person = np.nonzero((landmark >= start) & (landmark < end))
     return person, landmark[offset, person]
 
-# %% ../../nbs/41_metrics.ipynb #c6f7d61d
+# %% ../../nbs/41_metrics.ipynb #94814109
+def stacked(parts)->Outcome: # of `Outcome`
+    "Outcomes of several landmarks below each other."
+    rows = (np.concatenate([getattr(o, n) for o in parts]) for n in ('at_risk', 'event', 'weight'))
+    return Outcome(*rows, sum(o.n_censored for o in parts))
+
+# %% ../../nbs/41_metrics.ipynb #11b96be4
 def outcomes_at(cohort:Cohort, offsets, years): # -> (positions [m], landmark [m], Outcome of m rows)
     "Rows of every offset with their outcomes, the curve of censoring taken offset by offset."
     rows = [rows_at(cohort, o) for o in np.atleast_1d(offsets)]
     parts = [landmark_outcome(cohort[p], l, years) for p, l in rows if len(p)]
     if not parts: raise ValueError(f'found nobody under observation {list(offsets)} years after start; choose smaller offsets')
     person, landmark = (np.concatenate(x) for x in zip(*rows))
-    stacked = (np.concatenate([getattr(o, n) for o in parts]) for n in ('at_risk', 'event', 'weight'))
-    return person, landmark, Outcome(*stacked, sum(o.n_censored for o in parts))
+    return person, landmark, stacked(parts)
 
 # %% ../../nbs/41_metrics.ipynb #4c59e0c0
 def multiplicities(person, # [n], any labels
@@ -376,16 +371,33 @@ def _competing_nll(model, cohort, batch_size):
     if model.config.objective == 'all_future': return np.nan
     return model_nll(model, cohort, batch_size, objective='competing')['total']
 
-# %% ../../nbs/41_metrics.ipynb #c7d97c69
-def _predictors(models, baseline, world, cohort, person, landmark, years, batch_size):
-    "Name -> (log hazards at the landmarks, competing NLL per event)."
-    rows, sex = cohort[person], cohort.subjects.sex.cat.codes.to_numpy()[person]
-    found = {n: (log_hazard_at(m, rows, landmark, batch_size, years), _competing_nll(m, cohort, batch_size)) for n, m in models.items()}
-    if world is not None: found['oracle'] = oracle_log_hazard(world, rows, landmark), oracle_nll(world, cohort)
-    if baseline is not None: found['age and sex'] = baseline.log_hazard(landmark, sex), baseline.nll(cohort)
+# %% ../../nbs/41_metrics.ipynb #84fa7e4b
+def predictor_scores(models:dict, baseline, world, rows:Cohort, landmark, # rows: a person for each landmark
+                     years, batch_size=256)->dict: # name -> [n k], log per year
+    "Log hazards of every predictor at every row."
+    found = {name: log_hazard_at(m, rows, landmark, batch_size, years) for name, m in models.items()}
+    if world is not None: found['oracle'] = oracle_log_hazard(world, rows, landmark)
+    if baseline is not None: found['age and sex'] = baseline.log_hazard(landmark, rows.subjects.sex.cat.codes.to_numpy())
     return found
 
-# %% ../../nbs/41_metrics.ipynb #5986ca8f
+# %% ../../nbs/41_metrics.ipynb #a1fce2b8
+def predictor_likelihoods(models:dict, baseline, world, cohort:Cohort, batch_size=256)->list: # in the order of `predictor_scores`
+    "Competing negative log-likelihood per event of every predictor."
+    found = [_competing_nll(m, cohort, batch_size) for m in models.values()]
+    if world is not None: found.append(oracle_nll(world, cohort))
+    if baseline is not None: found.append(baseline.nll(cohort))
+    return found
+
+# %% ../../nbs/41_metrics.ipynb #a7eaaedf
+def side_by_side(scores:dict, likelihoods:list, outcome:Outcome, person, # of `predictor_scores`, of `predictor_likelihoods`
+                 cohort:Cohort, parts:dict, min_cases=10, n_boot=200, seed=0)->Evaluation: # parts: of the model's own objective
+    "Predictors on the same rows: AUC with intervals, likelihood, share of the lead."
+    lead = bootstrap_lead(scores, outcome, person, n_boot, seed, min_cases)
+    lead.insert(0, 'competing_nll', likelihoods)
+    tables = {name: landmark_auc(s, outcome, min_cases) for name, s in scores.items()}
+    return Evaluation(lead, _per_code(tables, cohort.vocab), parts, _counts(cohort, person, outcome, tables['model']))
+
+# %% ../../nbs/41_metrics.ipynb #fedee4d3
 def evaluate(model, cohort:Cohort, *, baseline:AgeSexBaseline=None, # None: no row of age and sex
              world=None, # the simulated `World` of the cohort; None: no oracle
              offsets=(0., 5.), years=5., # landmarks in years after start, horizon
@@ -393,14 +405,10 @@ def evaluate(model, cohort:Cohort, *, baseline:AgeSexBaseline=None, # None: no r
              others:dict=None)->Evaluation: # more models by name, judged beside `model`
     "Landmark AUC, likelihood and share of the lead of a model on people whom it has not seen."
     person, landmark, outcome = outcomes_at(cohort, offsets, years)
-    found = _predictors({'model': model, **(others or {})}, baseline, world, cohort, person, landmark, years, batch_size)
-    own = model_nll(model, cohort, batch_size)
-    scores = {name: s for name, (s, _) in found.items()}
-    lead = bootstrap_lead(scores, outcome, person, n_boot, seed, min_cases)
-    lead.insert(0, 'competing_nll', [nll for _, nll in found.values()])
-    tables = {name: landmark_auc(s, outcome, min_cases) for name, s in scores.items()}
-    return Evaluation(lead, _per_code(tables, cohort.vocab), {'objective': model.config.objective} | own,
-                      _counts(cohort, person, outcome, tables['model']))
+    models = {'model': model, **(others or {})}
+    scores = predictor_scores(models, baseline, world, cohort[person], landmark, years, batch_size)
+    own = {'objective': model.config.objective} | model_nll(model, cohort, batch_size)
+    return side_by_side(scores, predictor_likelihoods(models, baseline, world, cohort, batch_size), outcome, person, cohort, own, min_cases, n_boot, seed)
 
 # %% ../../nbs/41_metrics.ipynb #2215b3f3
 def _per_code(tables, vocab):
