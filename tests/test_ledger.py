@@ -1,5 +1,5 @@
 """One test for each statement of the two TrajMixer documents, by loops over their index formulas, and the ledger itself."""
-import csv, importlib, json, math, re
+import csv, html, importlib, json, math, re
 from pathlib import Path
 import pytest
 import safetensors.torch
@@ -581,3 +581,12 @@ def test_ledger_test(row):
     file, function = row['test'].split('::')
     text = (ROOT/file).read_text(encoding='utf8')
     assert file.startswith('tests/') and re.search(rf'^def {re.escape(function)}\(', text, re.M)
+
+
+def test_index_shows_the_ledger():
+    "The saved table of the front page is the ledger of today."
+    notebook = json.loads((ROOT/'nbs/index.ipynb').read_text(encoding='utf8'))
+    pages = [''.join(o['data']['text/html']) for c in notebook['cells'] for o in c.get('outputs', []) if 'text/html' in o.get('data', {})]
+    table = next(page for page in pages if 'V1.1' in page)
+    lines = [[html.unescape(re.sub('<[^>]+>', '', cell)) for cell in re.findall(r'<td[^>]*>(.*?)</td>', line, re.S)] for line in table.split('<tr>')]
+    assert {line[0]: line[2] for line in lines if line} == {row['id']: row['notebook'] for row in rows()}
