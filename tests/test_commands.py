@@ -435,6 +435,16 @@ def test_wrong_arguments_of_an_evaluation(place, tmp_path, argv, words):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize('command', [delphi_evaluate, delphi_sample])
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_computed(place, tmp_path, monkeypatch, command):
+    (tmp_path/'file').write_text('mine')
+    monkeypatch.setattr('delphi_traj.evaluation.commands.matching_cohort', lambda *a: pytest.fail('the people were read'))
+    assert 'found a file at' in refused(command, place/'model', place/'people', '--device', 'cpu', '--out', tmp_path/'file'/'report')
+    monkeypatch.setattr('os.access', lambda path, mode: False)
+    assert 'cannot be written to' in refused(command, place/'model', place/'people', '--device', 'cpu', '--out', tmp_path/'new')
+    assert [p.name for p in tmp_path.iterdir()] == ['file']
+
+
 @pytest.mark.parametrize('argv, words', [
     (['--landmark', 'soon'], 'landmark'), (['--landmark', 'nan'], 'landmark'), (['--landmark', '2'], 'nobody alive and observed'), (['--years', '0'], 'years'), (['--n', '0'], 'n=0'), (['--format', 'xml'], 'xml'),
     (['--format', 'bin'], 'cannot stand in a .bin'), (['--budget', '0'], 'budget=0')])

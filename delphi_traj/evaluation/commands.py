@@ -8,8 +8,8 @@ __all__ = ['STYLE', 'HOW', 'matching_cohort', 'other_people', 'Settings', 'landm
            'Assessment', 'read_chapters', 'draw_curve', 'some_of', 'rates_by_age', 'write_report', 'delphi_evaluate',
            'as_people', 'delphi_sample', 'program_gap', 'delphi_export', 'delphi_convert', 'delphi_demo']
 
-# %% ../../nbs/49_commands.ipynb #2b3e40fe
-import base64, html, io, json, math, re, shutil, textwrap
+# %% ../../nbs/49_commands.ipynb #dc3f9989
+import base64, html, io, json, math, os, re, shutil, textwrap
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -628,7 +628,15 @@ def _say_found(found):
     parts = ', '.join(f'{name} {value:.4f}' for name, value in own['parts'].items())
     print(f"\nobjective {own['objective']}: {own['total']:.4f} per event ({parts}) over {own['count']:,.0f} {'weighted ' * (own['objective'] == 'all_future')}events")
 
-# %% ../../nbs/49_commands.ipynb #158b5e95
+# %% ../../nbs/49_commands.ipynb #ab5c897f
+def _place(out)->Path:
+    "The folder to write to, or an error before anything is computed."
+    out = Path(out); there = next(p for p in (out, *out.absolute().parents) if p.exists())
+    if not there.is_dir(): raise ValueError(f'{out}: found a file at {there}; expected a folder or a new name')
+    if not os.access(there, os.W_OK): raise ValueError(f'{out}: found {there}, which cannot be written to; expected another place')
+    return out
+
+# %% ../../nbs/49_commands.ipynb #6e614d7d
 @command
 def delphi_evaluate(
     checkpoint:str, # a folder written by delphi_train, as runs/delphi/best
@@ -652,10 +660,11 @@ def delphi_evaluate(
     given = dict(locals())
     settings = _settings(years, offsets, ages, delphi_offset, min_cases, n_boot, seed, most, futures)
     stored, facts = _open(checkpoint, expect, device)
+    out = _place(out or Path(checkpoint)/'evaluation')
     found, people = _assess(stored, data, train, labels, chapters, settings)
     facts |= dict(data=str(data)) | people
     found.everything(facts, given); _say_found(found)
-    paths = write_report(out or Path(checkpoint)/'evaluation', found, facts | dict(settings=asdict(settings)), f'{checkpoint} on {data}')
+    paths = write_report(out, found, facts | dict(settings=asdict(settings)), f'{checkpoint} on {data}')
     print('wrote ' + ', '.join(map(str, paths)))
 
 # %% ../../nbs/49_commands.ipynb #436c4810
@@ -724,7 +733,7 @@ def _write_people(cohort, draws, left_out, facts, format):
         write_whole(root/'draws.csv', _table_csv(draws)); write_whole(root/'left_out.csv', _table_csv(left_out)); write_whole(root/'sample.json', strict_json(facts))
     return fill
 
-# %% ../../nbs/49_commands.ipynb #a76df70d
+# %% ../../nbs/49_commands.ipynb #3d4fa89f
 @command
 def delphi_sample(
     checkpoint:str, # a folder written by delphi_train, as runs/delphi/best
@@ -741,7 +750,7 @@ def delphi_sample(
     device:str='auto'): # auto, cpu, cuda or mps
     "Sample futures and write them as people: history to the landmark, then one future; ages floored to days, death last."
     if format not in ('meds', 'bin', 'csv'): raise ValueError(f"format={format!r}; expected 'meds', 'bin' or 'csv'")
-    if Path(out).exists() and (not Path(out).is_dir() or any(Path(out).iterdir())): raise ValueError(f'{out}: found something there already; expected a new or empty folder')
+    if _place(out).is_dir() and any(Path(out).iterdir()): raise ValueError(f'{out}: found something there already; expected a new or empty folder')
     stored, facts = _open(checkpoint, expect, device)
     if format == 'bin' and not _holds_delphi(stored.vocab): raise ValueError(f'{stored.vocab} cannot stand in a .bin file, which has nine lifestyle levels and codes that come once; write meds or csv')
     cohort = matching_cohort(data, stored, labels)
