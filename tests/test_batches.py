@@ -125,10 +125,33 @@ def test_long_records_stop_fairly(cohort, most):
     for i in range(len(cohort)):
         n, m = int(whole.valid[i].sum()), int(part.valid[i].sum())
         stop = whole.age[i, min(n, most) - 1]
-        assert m == (int((whole.valid[i] & (whole.age[i] <= stop)).sum()) if n > most else n)
+        assert m == (int((whole.valid[i] & (whole.age[i] <= stop)).sum()) if n >= most else n)
         for name in ('token', 'age', 'reader', 'counted', 'clock'): assert torch.equal(getattr(part, name)[i, :m], getattr(whole, name)[i, :m])
-        paid = torch.where(part.age[i, :m] == stop, 0, whole.exposure[i, :m]) if n > most else whole.exposure[i, :m]
+        paid = torch.where(part.age[i, :m] == stop, 0, whole.exposure[i, :m]) if n >= most else whole.exposure[i, :m]
         assert torch.equal(part.exposure[i, :m], paid)
+
+
+@given(cohort=cohorts(people=(2, 4), least=2), most=st.integers(2, 6), data=st.data())
+@examples(60)
+def test_when_a_record_stops_does_not_depend_on_what_comes_next(cohort, most, data):
+    "What is paid and counted up to any day is the same whatever happens after that day."
+    start, end = (cohort.subjects[c].to_numpy() for c in ('start', 'end'))
+    day = np.array([data.draw(st.integers(int(s), int(e))) for s, e in zip(start, end)])
+    past = cohort.age <= day[cohort.person]
+    offsets = np.r_[0, np.cumsum(np.bincount(cohort.person[past], minlength=len(cohort)))]
+    quiet = Cohort(cohort.vocab, cohort.token[past], cohort.age[past], offsets,
+                   cohort.subjects.assign(died=False)) # nothing more happens
+    for a, b, until in zip(*(paid_until(c, day, most) for c in (cohort, quiet)), day):
+        assert a == b, until
+
+
+def paid_until(cohort, day, most):
+    "Days paid and events counted of each person up to a day, cropped at `most` positions."
+    batch = collate(cohort, no_events=None, max_length=most)
+    begin, stop = batch.age, batch.age + batch.exposure
+    until = torch.tensor(day[:, None], dtype=torch.float32)
+    days = (torch.minimum(stop, until) - begin).clamp(min=0) * (batch.exposure > 0)
+    return list(zip(days.sum(1).tolist(), (batch.counted & (batch.age <= until)).sum(1).tolist()))
 
 
 @given(cohort=cohorts(people=(1, 3)), most=st.integers(1, 6))
@@ -169,6 +192,7 @@ def test_landmarks_do_not_see_the_future(everyone, data):
     landmark = a_landmark(data, rows[:, 1], table.end.min())
     cohort = as_cohort(VOCAB, rows, table)
     assume(not (cohort.subjects.died & (cohort.subjects.end <= landmark)).any())
+    assume(not (0 < landmark <= 150 and (cohort.subjects.start > 150).all())) # refused as years
     early = rows[rows[:, 1] <= landmark]
     later = table.assign(end=np.maximum(landmark, table.start) + data.draw(st.integers(0, 9_000)))
     other = as_cohort(VOCAB, early, later)
@@ -184,6 +208,7 @@ def test_landmark_is_the_last_position(cohort, data):
     "Everybody's last valid position is at the landmark, with all events at or before it, also with windows."
     landmark = a_landmark(data, cohort.age, cohort.subjects.end.min())
     assume(not (cohort.subjects.died & (cohort.subjects.end <= landmark)).any())
+    assume(not (0 < landmark <= 150 and (cohort.subjects.start > 150).all())) # refused as years
     for most in (None, 2):
         batch = collate_landmark(cohort, landmark, max_length=most)
         last = batch.valid.sum(1) - 1

@@ -224,7 +224,8 @@ def test_follow_up_is_warned_about():
 
 def test_dropped_rows_are_counted():
     "Unknown codes that may be dropped, and repeated codes, are counted in the report."
-    events = frame(subject_id=[1] * 5, age=[10, 20, 30, 40, 50], code=['Ash', 'Ash', 'Yew', 'Ash', 'Death'])
+    events = frame(subject_id=[1] * 5, age=[1000, 2000, 3000, 4000, 5000],
+                   code=['Ash', 'Ash', 'Yew', 'Ash', 'Death'])
     report = read_frame(events, None, VOCAB, unknown='drop').report
     assert (report['unknown codes dropped'], report['repeated codes dropped']) == (1, 2)
 
@@ -234,7 +235,7 @@ def test_dropped_rows_are_counted():
 def test_frame_equals_bin(place, rows):
     "The table of a cohort, read back, is the cohort."
     cohort = place(packed(rows))
-    assert read_frame(cohort.frame(), cohort.subjects[['subject_id', 'start', 'end']], cohort.vocab) == cohort
+    assert read_frame(cohort.frame(), cohort.subjects[['subject_id', 'start', 'end']], cohort.vocab, age_unit='days') == cohort
 
 
 @pytest.mark.parametrize('vocab', [VOCAB, RECURRENT], ids=['first occurrence', 'recurrent'])
@@ -247,7 +248,8 @@ def test_shuffled_tables(vocab, data):
     rows = rows[np.r_[np.arange(len(rows)), data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=3))].astype(int)]
     events = pd.DataFrame({'subject_id': rows[:, 0], 'age': rows[:, 1], 'code': np.array(vocab.names)[rows[:, 2]]})
     order = data.draw(st.permutations(range(len(events))))
-    first, second = read_frame(events, table, vocab), read_frame(events.iloc[order], table.sample(frac=1, random_state=1), vocab)
+    first, second = (read_frame(e, t, vocab, age_unit='days') for e, t in
+                     ((events, table), (events.iloc[order], table.sample(frac=1, random_state=1))))
     assert first == second and first.report == second.report
 
 
@@ -256,12 +258,12 @@ def test_shuffled_tables(vocab, data):
 def test_folder_round_trip(place, cohort):
     "A cohort written as a folder of tables comes back equal, unless nobody died, which is refused."
     folder = cohort.write_frame(place.path.parent/'folder')
-    if cohort.subjects.died.any(): assert load_cohort(folder) == cohort
+    if cohort.subjects.died.any(): assert load_cohort(folder, age_unit='days') == cohort
     elif len(cohort.token):
-        with pytest.raises(CohortError, match='no deaths matched'): load_cohort(folder)
+        with pytest.raises(CohortError, match='no deaths matched'): load_cohort(folder, age_unit='days')
 
 
-NAMES = {'comma': 'Ash, common', 'quote': 'Ash "A"', 'space': ' Ash '}
+NAMES = {'comma': 'Ash, common', 'quote': 'Ash "A"', 'space': 'Ash tree'}
 LOST = {'missing': 'NA', 'null': 'null', 'digits': '250'}
 
 
@@ -270,7 +272,13 @@ def test_folder_keeps_names(tmp_path, name):
     "Any code name comes back from a folder of tables."
     vocab = make_vocab([name], death=None)
     cohort = Cohort.from_rows(vocab, [1], [10], [vocab.id(name)], window())
-    assert load_cohort(cohort.write_frame(tmp_path)) == cohort
+    assert load_cohort(cohort.write_frame(tmp_path), age_unit='days') == cohort
+
+
+@pytest.mark.parametrize('name', ['', ' ', ' Ash', 'Ash\t'])
+def test_names_are_plain(name):
+    "No eye tells a name with a blank before it from the one without."
+    with pytest.raises(CohortError, match='blanks around'): make_vocab([name])
 
 
 @pytest.mark.parametrize('name', ['Ash\nwood', 'Ash\rwood'])
@@ -290,7 +298,7 @@ def test_bin_keeps_healthy_people(place):
 def test_row_number_after_dropping():
     "The row that an error names is that of the table, also after unknown codes were dropped."
     events = frame(age=[10, -5], code=['Yew', 'Elm'])
-    with pytest.raises(CohortError, match='row 1 '): read_frame(events, None, VOCAB, unknown='drop')
+    with pytest.raises(CohortError, match='row 1 '): read_frame(events, None, VOCAB, unknown='drop', age_unit='days')
 
 
 @given(cohort=cohorts(people=(1, 5)), data=st.data())

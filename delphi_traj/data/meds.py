@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['DAY', 'FAMILIES', 'SEX_WORDS', 'SEX_CODES', 'SPECIAL', 'START', 'END', 'RESERVED', 'MORE_CODES', 'OMOP', 'days_of',
-           'refuse_at', 'typed_table', 'refuse_row', 'is_code', 'Record', 'cohort_of', 'rows_accounted_for',
-           'read_meds', 'meds_table', 'write_folder', 'write_meds', 'read_omop', 'cohort_format', 'read_cohort',
-           'write_cohort', 'convert']
+           'refuse_at', 'typed_table', 'refuse_row', 'is_code', 'today', 'Record', 'leave_out_future', 'cohort_of',
+           'rows_accounted_for', 'declared_splits', 'read_meds', 'meds_table', 'write_folder', 'write_meds',
+           'read_omop', 'cohort_format', 'read_cohort', 'write_cohort', 'convert']
 
 # %% ../../nbs/04_meds.ipynb #7b8feafd
 import difflib, json, os, re, shutil, warnings
@@ -22,8 +22,9 @@ from flexible_schema import SchemaValidationError, TableValidationError
 from meds import CodeMetadataSchema, DataSchema, DatasetMetadataSchema, SubjectSplitSchema
 from pandas.api.types import union_categoricals
 from .. import __version__
-from .events import (Cohort, CohortError, FollowUpWarning, Vocab, load_cohort,
-                                     make_vocab, read_delphi, read_delphi_labels, write_delphi, write_whole)
+from .events import (Cohort, CohortError, Vocab, count_bounds, load_cohort,
+                                     make_vocab, read_delphi, read_delphi_labels, trimmed,
+                                     write_delphi, write_whole)
 
 # %% ../../nbs/04_meds.ipynb #6d3233fd
 DAY = 86_400_000_000 # microseconds
@@ -128,6 +129,16 @@ def refuse_row(rows, bad, what, expected):
     r = rows.iloc[int(bad.argmax())]
     raise CohortError(f'{r.file}, row {r.row} (subject {r.subject_id}): found {what(r)}; expected {expected}. {int(bad.sum()):,} such row(s)')
 
+# %% ../../nbs/04_meds.ipynb #2be12565
+def _trimmed_codes(rows): # -> categories, number of rows whose code was trimmed
+    "Codes without blanks around them; an empty one is refused with its row."
+    names, code = rows.code.cat.categories, rows.code.cat.codes.to_numpy()
+    bare, padded = trimmed(names)
+    refuse_row(rows, pd.isna(bare)[code], lambda r: f'the empty code {r.code!r}', 'a code in every row')
+    if not padded: return rows.code, 0
+    changed = (bare != np.asarray(names, dtype=object))[code]
+    return pd.Categorical(bare[code]), int(changed.sum())
+
 # %% ../../nbs/04_meds.ipynb #ded051ce
 def _meds_rows(folder, casts):
     "Rows of all files below `folder`/data."
@@ -135,10 +146,11 @@ def _meds_rows(folder, casts):
     if not files: raise CohortError(f'{folder}: found no file data/**/*.parquet; expected a folder in MEDS form')
     rows = _stacked([_shard(f, str(f.relative_to(folder)), casts) for f in files])
     if not len(rows): raise CohortError(f'{folder}: found {len(files)} file(s) without rows; expected at least one event')
+    rows['code'], padded = _trimmed_codes(rows)
     first = rows.drop_duplicates('subject_id').set_index('subject_id').file.cat.codes
     torn = (rows.file.cat.codes != rows.subject_id.map(first)).to_numpy()
     refuse_row(rows, torn, lambda r: f'a subject who has rows in {rows.file.cat.categories[first[r.subject_id]]} too', 'one file per subject')
-    return rows
+    return rows, padded
 
 # %% ../../nbs/04_meds.ipynb #c7d30ab1
 def is_code(code, prefix)->bool:
@@ -218,11 +230,17 @@ def _bound_by_code(code, part, rows):
                           'expected a code of the data, a date as in 2020-12-31, or a mapping')
     return day.min() if part == 'start' else day.max()
 
+# %% ../../nbs/04_meds.ipynb #34040c0a
+def today()->int: # days since 1970-01-01
+    "The day of reading, after which nothing can have happened yet."
+    return int(np.datetime64('today', 'D').astype(np.int64))
+
 # %% ../../nbs/04_meds.ipynb #d9a669b0
 def _given_days(given, part, people):
     "Days of the dates of a mapping; refuses what is no date, a subject twice, and a mapping that knows nobody."
     days, place, ids = _day_numbers(given), f'the dates of {part}=', given.index
     refuse_at(place, days.isna() & given.notna(), lambda i: repr(given.tolist()[i]), 'a date as in 2020-12-31', ids)
+    refuse_at(place, days > today(), lambda i: f'{given.tolist()[i]!r}, still to come', 'dates up to today', ids)
     refuse_at(place, ids.duplicated(), lambda i: 'a second date', 'one for each subject', ids)
     if len(ids) and not ids.isin(people).any(): raise CohortError(f'{place}: found {ids[0]!r} and {len(ids) - 1} more subjects, none of the data; expected subject ids, which are whole numbers')
     return days.reindex(people)
@@ -236,15 +254,17 @@ def _day_numbers(dates):
     return pd.Series(np.where(dates.isna(), np.nan, dates.to_numpy('datetime64[D]').astype(np.int64)), dates.index)
 
 # %% ../../nbs/04_meds.ipynb #a60e9d63
-def _windows(rows, born, start, end, source):
-    "Days on which observation starts and ends, by subject; a missing end is warned of."
-    people, after = born.index, (rows.day >= rows.subject_id.map(born)) & (rows.part != 'birth')
+def _windows(rows, born, start, end, source, report):
+    "Days on which observation starts and ends, by subject; missing ones by the rule of 00_events, counted."
+    people, dead = born.index, rows[rows.part == 'death'].subject_id
+    after = (rows.day >= rows.subject_id.map(born)) & (rows.part != 'birth')
     seen = rows[after].groupby('subject_id').day
     first, last = (s.reindex(people).fillna(born) for s in (seen.min(), seen.max()))
-    opens, closes = (_bound(g, part, rows, people, d) for g, part, d in ((start, 'start', 'birth'), (end, 'end', 'last')))
-    if closes is not None and (n := int(closes.isna().sum())):
-        warnings.warn(f'{source}: no end of follow-up for {n:,} people; taken from their last row of any kind, which makes rates too high. '
-                      'Pass end= where it is known.', FollowUpWarning, stacklevel=4)
+    opens = _bound(start, 'start', rows, people, 'birth')
+    closes = _bound(end, 'end', rows, people, 'last')
+    no_start = 0 if opens is None else int(opens.isna().sum())
+    no_end = 0 if closes is None else int((closes.isna() & ~people.isin(dead)).sum())
+    count_bounds(report, source, no_start, no_end)
     opens = born if opens is None else opens.fillna(first)
     return opens.clip(lower=born), last if closes is None else closes.fillna(last)
 
@@ -271,6 +291,15 @@ class Record:
         "Drop rows and count them."
         self.report[why] = self.report.get(why, 0) + int(np.sum(bad))
         if np.any(bad): self.rows = self.rows[~np.asarray(bad)]
+
+# %% ../../nbs/04_meds.ipynb #7df991d5
+def leave_out_future(record, outside): # 'error' or 'drop'
+    "Refuse, or leave out and count, rows dated after the day of reading: 2037 or 2099 stand for an unknown date."
+    late = record.rows.day > today()
+    if outside == 'error':
+        refuse_row(record.rows, late, lambda r: f'{r.code!r} on {_date(r.day)}, which is still to come',
+                   "dates up to today, or outside='drop' to leave such rows out, counted")
+    record.leave_out('rows dated after today dropped', late)
 
 # %% ../../nbs/04_meds.ipynb #8a5203f3
 def _within(record, outside):
@@ -383,15 +412,21 @@ def _declared_vocab(folder, declared):
     return Vocab(table.description, table.kind, declared['first_occurrence']), dict(zip(table.code, table.description))
 
 # %% ../../nbs/04_meds.ipynb #a0c9be18
-def _splits(folder, rows):
-    "Split of each subject: from metadata/subject_splits.parquet, else the folder below data/."
-    path = folder/meds.subject_splits_filepath
-    if not path.exists(): return rows.groupby('subject_id').file.first().astype(str).map(lambda f: '/'.join(Path(f).parts[1:-1]))
+def declared_splits(folder)->pd.Series: # index subject_id; empty where a folder declares none
+    "Split of each subject of a folder in MEDS form, by metadata/subject_splits.parquet."
+    path = Path(folder)/meds.subject_splits_filepath
+    if not path.exists(): return pd.Series(dtype=object)
     table = typed_table(path, SubjectSplitSchema, ['subject_id', 'split']).to_pandas()
     first = table.drop_duplicates('subject_id').set_index('subject_id').split
     other = table.split != table.subject_id.map(first)
     refuse_at(path, other, lambda i: f'split {table.split[i]!r} after {first[table.subject_id[i]]!r}', 'one split per subject', table.subject_id)
     return first
+
+# %% ../../nbs/04_meds.ipynb #a1e82b31
+def _splits(folder, rows):
+    "Split of each subject: as declared, else the folder below data/."
+    if (folder/meds.subject_splits_filepath).exists(): return declared_splits(folder)
+    return rows.groupby('subject_id').file.first().astype(str).map(lambda f: '/'.join(Path(f).parts[1:-1]))
 
 # %% ../../nbs/04_meds.ipynb #44d19640
 def _only_split(record, split, folder):
@@ -441,6 +476,7 @@ def read_meds(folder, # holds data/**/*.parquet, and metadata/ if there is any
     rules = _rules(birth, death, declared.get('start') if start is None else start, declared.get('end') if end is None else end, sex, keep)
     vocab = vocab if vocab is not None else known if codes is None else None
     record = _read_record(folder, rules, vocab, split)
+    if 'made_up_birth_date' not in declared: leave_out_future(record, outside)
     _gather(record, rules, no_birth, str(folder))
     translate, sex_tokens = named if codes is None else codes, vocab is None or vocab != known
     return cohort_of(record, vocab, translate, unknown, outside, first_occurrence, death, sex_tokens, str(folder))
@@ -461,8 +497,9 @@ def _rules(birth, death, start, end, sex, keep):
 def _read_record(folder, rules, vocab, split):
     "All rows of a folder with their parts, of one split if asked; people are not gathered yet."
     casts = set()
-    rows = _meds_rows(folder, casts)
+    rows, padded = _meds_rows(folder, casts)
     record = Record(rows, None, {'rows read': len(rows), 'columns of other types': sorted(casts)})
+    if padded: record.report['codes with blanks around them, trimmed'] = padded
     _play_parts(record, rules)
     _known_codes(record.rows, rules['birth'], rules['death'], folder, vocab)
     if split is not None: _only_split(record, split, folder)
@@ -476,7 +513,7 @@ def _gather(record, rules, no_birth, source):
     born = born.dropna()
     record.leave_out('rows of people without a birth dropped', ~record.rows.subject_id.isin(born.index))
     rows = record.rows
-    start, end = _windows(rows, born, rules['start'], rules['end'], source)
+    start, end = _windows(rows, born, rules['start'], rules['end'], source, record.report)
     record.people = pd.DataFrame({'birth': born, 'death': _deaths(rows), 'start': start, 'end': end, 'sex': _sexes(rows, rules['sex'])}, index=born.index)
     record.leave_out('rows of birth, sex and window used', rows.part.isin(['birth', 'start', 'end', 'sex']))
     record.leave_out('rows not kept', record.rows.part == 'not kept')
@@ -662,14 +699,24 @@ def _omop_days(table, column, place):
     return days.to_numpy()
 
 # %% ../../nbs/04_meds.ipynb #63e86fcc
-def _omop_births(person, first):
-    "Day of birth by person, and how many had to be placed; `first` is the day of each person's first row."
+def _omop_births(person, first): # -> days (NaN: unknown), how many were placed, how many from birth_datetime
+    "Day of birth by person; `first` is the day of each person's first row."
     part = lambda c: pd.to_numeric(person[c], errors='coerce') if c in person else pd.Series(np.nan, person.index)
-    year, month, day = part('year_of_birth'), part('month_of_birth'), part('day_of_birth').where(part('month_of_birth').notna())
+    year, month = part('year_of_birth'), part('month_of_birth')
+    day = part('day_of_birth').where(month.notna())
     date = lambda m, d: _day_numbers(pd.to_datetime(dict(year=year, month=m, day=d), errors='coerce'))
-    earliest, middle = date(month.fillna(1), day.fillna(1)), date(month.fillna(7), day.fillna(15).where(month.notna(), 1))
-    placed = month.isna() | day.isna()
-    return middle.where(~placed, np.fmax(earliest, np.fmin(middle, first))), int(placed.sum())
+    earliest = date(month.fillna(1), day.fillna(1))
+    middle = date(month.fillna(7), day.fillna(15).where(month.notna(), 1))
+    placed = (month.isna() | day.isna()) & earliest.notna()
+    born = middle.where(~placed, np.fmax(earliest, np.fmin(middle, first)))
+    exact = _birth_datetimes(person).where(year.isna() | (year == 0))
+    return born.fillna(exact), int(placed.sum()), int((born.isna() & exact.notna()).sum())
+
+# %% ../../nbs/04_meds.ipynb #68f23b9c
+def _birth_datetimes(person):
+    "Days of the column birth_datetime, NaN where there is none."
+    if 'birth_datetime' not in person: return pd.Series(np.nan, person.index)
+    return _day_numbers(person.birth_datetime)
 
 # %% ../../nbs/04_meds.ipynb #766ff1a2
 def _omop_codes(folder, values, name):
@@ -677,10 +724,15 @@ def _omop_codes(folder, values, name):
     if pd.api.types.is_float_dtype(values): values = values.astype('Int64') # ids beside missing ones: 0.0 is 0
     wanted = values.notna() & (values.astype(str) != '0')
     concepts = _omop_table(folder, 'concept')
-    if concepts is None or not str(values.name).endswith('concept_id'): return values.astype(str).where(wanted, None).astype(object)
+    if concepts is None or not str(values.name).endswith('concept_id'): return _bare(values.astype(str).where(wanted))
     if name not in concepts: raise CohortError(f'{folder}/concept: found columns {list(concepts.columns)}; expected also {name!r}')
     named = concepts.dropna(subset=name).drop_duplicates('concept_id').set_index('concept_id')[name].astype(str)
-    return values.map(named).fillna(values.astype(str)).where(wanted, None).astype(object)
+    return _bare(values.map(named).fillna(values.astype(str)).where(wanted))
+
+# %% ../../nbs/04_meds.ipynb #a0a8a7ad
+def _bare(values):
+    "Text without blanks around it; None for what is empty or missing."
+    return pd.Series(trimmed(values)[0], values.index, dtype=object)
 
 # %% ../../nbs/04_meds.ipynb #548a5b15
 def _omop_events(folder, column, name):
@@ -698,30 +750,52 @@ def _omop_deaths(folder):
     return pd.DataFrame({'subject_id': _omop_ids(dead.person_id, place), 'day': _omop_days(dead, 'death_date', place),
                          'code': meds.death_code, 'file': place, 'row': np.arange(len(dead)), 'part': 'death'})
 
+# %% ../../nbs/04_meds.ipynb #36292d55
+def _periods_so_far(first, last, outside, place, report):
+    "Periods without days still to come: those are refused, or count as not given."
+    late = ((first > today()) | (last > today())).to_numpy()
+    if outside == 'error':
+        refuse_at(place, late, lambda i: f'a period to {_date(last.iloc[i])}, still to come',
+                  "dates up to today, or outside='drop', after which such a bound counts as not given", last.index)
+    report['bounds of periods after today left out'] = int((first > today()).sum() + (last > today()).sum())
+    return first.where(first <= today()), last.where(last <= today())
+
 # %% ../../nbs/04_meds.ipynb #044df284
-def _omop_periods(folder, report):
+def _omop_periods(folder, outside, report):
     "First day and last day of observation by person, from observation_period; None, None without it."
     table, place = _omop_table(folder, 'observation_period'), f'{folder}/observation_period'
     if table is None: return None, None
     ids = _omop_ids(table.person_id, place)
     first, last = (pd.Series(_omop_days(table, f'observation_period_{p}_date', place), ids) for p in ('start', 'end'))
     report['people with gaps between periods'] = int((pd.Series(ids).value_counts() > 1).sum())
+    first, last = _periods_so_far(first, last, outside, place, report)
     return tuple(pd.to_datetime(days * DAY, unit='us') for days in (first.groupby(level=0).min(), last.groupby(level=0).max()))
 
 # %% ../../nbs/04_meds.ipynb #e2106d2d
-def _omop_people(folder, rows, report, source):
-    "Birth, sex and window of everybody in `person`."
-    person, place = _omop_table(folder, 'person', True), f'{folder}/person'
+def _omop_people(folder, record, no_birth, outside):
+    "Fill in birth, sex and window of everybody in `person`."
+    person, place, rows = _omop_table(folder, 'person', True), f'{folder}/person', record.rows
     ids = _omop_ids(person.person_id, place)
     refuse_at(place, pd.Series(ids).duplicated(), lambda i: 'a second row for this person', 'one row each', ids)
-    first = rows.groupby('subject_id').day.min().reindex(ids).reset_index(drop=True)
-    born, report['births placed by year or month'] = _omop_births(person, first)
-    refuse_at(place, born.isna(), lambda i: 'no date of birth', 'year_of_birth at least, and a date of the calendar', ids)
-    sex = person.gender_concept_id.map({8507: 'male', 8532: 'female'})
-    people = pd.DataFrame({'birth': born.to_numpy(), 'sex': sex.to_numpy()}, pd.Index(ids, name='subject_id'))
     refuse_row(rows, ~rows.subject_id.isin(ids), lambda r: 'a person who is not in the table person', 'everybody there')
-    people['start'], people['end'] = _windows(rows, people.birth, *_omop_periods(folder, report), source)
-    return people
+    first = rows.groupby('subject_id').day.min().reindex(ids).reset_index(drop=True)
+    born, placed, exact = _omop_births(person, first)
+    record.report |= {'births placed by year or month': placed, 'births taken from birth_datetime': exact}
+    sex = person.gender_concept_id.map({8507: 'male', 8532: 'female'})
+    record.people = pd.DataFrame({'birth': born.to_numpy(), 'sex': sex.to_numpy()}, pd.Index(ids, name='subject_id'))
+    _omop_unborn(record, place, no_birth)
+    periods = _omop_periods(folder, outside, record.report)
+    record.people['start'], record.people['end'] = _windows(record.rows, record.people.birth, *periods, str(folder), record.report)
+
+# %% ../../nbs/04_meds.ipynb #b974f992
+def _omop_unborn(record, place, no_birth):
+    "Refuse, or leave out and count, people without a date of birth, or with one still to come."
+    unborn = ~(record.people.birth <= today())
+    if no_birth == 'error':
+        refuse_at(place, unborn, lambda i: 'no date of birth that has come',
+                  "year_of_birth or birth_datetime, or no_birth='drop'", record.people.index)
+    record.report['people without a birth dropped'] = int(unborn.sum())
+    _drop_people(record, unborn, 'rows of people without a birth dropped')
 
 # %% ../../nbs/04_meds.ipynb #cfb10cee
 def read_omop(folder, # tables as parquet or CSV: person, condition_occurrence; death, observation_period and concept if there are any
@@ -729,17 +803,18 @@ def read_omop(folder, # tables as parquet or CSV: person, condition_occurrence; 
               *, column='condition_concept_id', # or condition_source_concept_id, condition_source_value
               name='concept_name', # or 'concept_code': what of a concept becomes the code
               codes=None, # function or mapping from this to a name of the vocabulary; None as a name leaves it out
-              unknown='error', outside='error', # or 'drop', counted
+              unknown='error', outside='error', no_birth='error', # or 'drop', counted
               first_occurrence=True)->Cohort: # of a vocabulary that is made here
     "Read tables of the OMOP common data model; raises `CohortError` with table, row and person."
     folder = Path(folder)
-    _check_modes(unknown=unknown, outside=outside)
+    _check_modes(unknown=unknown, outside=outside, no_birth=no_birth)
     events, dead = _omop_events(folder, column, name), _omop_deaths(folder)
     rows = _stacked([events] if dead is None else [events, dead])
     record = Record(rows, None, {'rows read': len(rows)})
-    record.people = _omop_people(folder, rows, record.report, str(folder))
-    record.people['death'] = _deaths(rows)
-    record.leave_out('rows without a concept dropped', rows.code.isna())
+    leave_out_future(record, outside)
+    _omop_people(folder, record, no_birth, outside)
+    record.people['death'] = _deaths(record.rows)
+    record.leave_out('rows without a concept dropped', record.rows.code.isna())
     return cohort_of(record, vocab, codes, unknown, outside, first_occurrence, dead is not None, True, str(folder))
 
 # %% ../../nbs/04_meds.ipynb #af84c4a9
@@ -757,6 +832,7 @@ def cohort_format(path)->str:
 def read_cohort(path, # a Delphi .bin file, or a folder of CSVs, of MEDS or of OMOP
                 labels=None, # labels.csv of a .bin file, if it is not beside it
                 vocab:Vocab=None, # for MEDS, OMOP and CSVs; None: the one that the folder brings or implies
+                age_unit=None, # of CSVs, as in `load_cohort`
                 **options)->Cohort: # of `read_meds` or `read_omop`
     "A cohort from any format that this package reads."
     kind, path = cohort_format(path), Path(path)
@@ -765,7 +841,7 @@ def read_cohort(path, # a Delphi .bin file, or a folder of CSVs, of MEDS or of O
     if kind == 'omop': return read_omop(path, vocab, **options)
     windows = path.with_suffix('.subjects.csv')
     if kind == 'delphi' and windows.exists(): return read_delphi(path, labels, pd.read_csv(windows))
-    return load_cohort(path, labels, vocab)
+    return load_cohort(path, labels, vocab, age_unit)
 
 # %% ../../nbs/04_meds.ipynb #6f8fe483
 def _holds_delphi(vocab)->bool:
@@ -815,5 +891,5 @@ def convert(source, # any format that `read_cohort` reads
     "Read a cohort, write it in another format, read that back and compare; the cohort and the paths written."
     cohort = read_cohort(source, labels, **options)
     written = write_cohort(cohort, target, format)
-    if read_cohort(target) != cohort: raise CohortError(f'{target}: reads back as another cohort than {source}; {format} cannot hold it')
+    if read_cohort(target, age_unit='days') != cohort: raise CohortError(f'{target}: reads back as another cohort than {source}; {format} cannot hold it')
     return cohort, written

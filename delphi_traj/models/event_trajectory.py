@@ -157,7 +157,7 @@ class EventTrajectory(nn.Module):
                  vocab:Vocab=None, # None: every id but 0 is a disease
                  free_shape=None): # head 'mixed': ids of the causes with a free shape; None: death
         super().__init__()
-        self.config = config
+        self.config, self.vocab, self.recalibration = config, vocab, None
         self._register_kinds(vocab)
         self._make_events(config); self._make_queries(config); self._make_clock(config)
         self.reasoning_core = SharedEventTrajectoryCore(config)
@@ -165,6 +165,7 @@ class EventTrajectory(nn.Module):
         self._make_head(config, free_shape)
         self.reset_parameters()
     _register_kinds, of_kind, is_dead, parameter_count = Delphi._register_kinds, Delphi.of_kind, Delphi.is_dead, Delphi.parameter_count
+    caution, rates = Delphi.caution, Delphi.rates
 
 # %% ../../nbs/22_event_trajectory.ipynb #88d81b35
 @patch
@@ -309,6 +310,7 @@ def log_hazard(self:EventTrajectory, hidden:Tensor)->Tensor: # [... d_model] -> 
 @patch
 def nll(self:EventTrajectory, batch:Batch, validation=False)->Loss: # validation: the published mode of objective `delphi`
     "The configured objective on a batch."
+    batch.require(self.config.objective, vocab=self.vocab)
     hidden, config = self(batch), self.config
     if config.objective == 'all_future': return all_future_loss(self.hazards(hidden), batch)
     if config.objective == 'competing':
@@ -328,11 +330,16 @@ def _delphi_nll(self:EventTrajectory, hidden, batch, validation):
 def landmark(self:EventTrajectory, batch:Batch)->tuple[Hazards, Tensor, Tensor]: # [b k]; bool [b k]; years, [b]
     "Hazards at the landmark, the causes at risk there, and the time on the hazards' clock."
     cause = self.of_kind('disease', 'death')
-    if self.config.mode == 'all_future': return self.hazards(self(batch)), self._open(batch, cause), torch.zeros(len(batch), device=cause.device)
+    if self.config.mode == 'all_future':
+        batch.require('all_future', vocab=self.vocab)
+        hazards = self.rates(self(batch), batch.sex, self.landmark_age(batch)[:, 0])
+        return hazards, self._open(batch, cause), torch.zeros(len(batch), device=cause.device)
+    batch.require('landmark', 'inputs', 'competing', vocab=self.vocab)
     last = batch.valid.sum(1) - 1
     _need((last >= 0).all(), f'row {int((last < 0).int().argmax())} without any event', 'at least a no-event token at the landmark')
     at = torch.arange(len(batch), device=last.device), last
-    hazards, risk = self.hazards(self(batch)[at]), at_risk(batch, cause, self.config.first_occurrence)[at] & ~self.is_dead(batch)
+    hazards = self.rates(self(batch)[at], batch.sex, batch.age[at])
+    risk = at_risk(batch, cause, self.config.first_occurrence)[at] & ~self.is_dead(batch)
     if hazards.log_shape is None: return hazards, risk, torch.zeros(len(batch), device=last.device)
     _need(batch.clock is not None, 'a batch without clock', "one of collate or collate_landmark, as hazards change with time")
     return hazards, risk, batch.clock[at] / DAYS_PER_YEAR
@@ -356,6 +363,7 @@ def predict(self:EventTrajectory, batch:Batch,
     hazards, risk, begin = self.landmark(batch)
     blank, quiet = (lambda x: torch.where(risk, x, torch.nan)), hazards.only(risk)
     hazard = blank(quiet.log_hazard(begin + (years or 0)).exp())
-    if years is None: return Prediction(hazard)
+    if years is None: return Prediction(hazard, caution=self.caution)
     years = torch.full_like(begin, years)
-    return Prediction(hazard, blank(quiet.cumulative_hazard(years, begin)), quiet.survival(years, begin), blank(quiet.cif(years, begin)))
+    return Prediction(hazard, blank(quiet.cumulative_hazard(years, begin)), quiet.survival(years, begin),
+                      blank(quiet.cif(years, begin)), self.caution)
