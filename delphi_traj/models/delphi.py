@@ -207,8 +207,10 @@ def log_hazard(self:Delphi, hidden:Tensor)->Tensor: # [... d] -> [... k], log pe
 class Recalibration(nn.Module):
     "Factors by which rates are multiplied after training, by sex, band of age and code."
     def __init__(self, log_factor:Tensor, # [s a k]; s is 1, or 3 for female, male, unknown
-                 edges:Tensor): # days of age between the bands, rising, [a - 1]
+                 edges:Tensor, # days of age between the bands, rising, [a - 1]
+                 facts:dict=None): # where the factors come from, for the checkpoint
         super().__init__()
+        self.facts = facts
         self.register_buffer('log_factor', log_factor.float())
         self.register_buffer('edges', edges.float())
     def forward(self, log_scale:Tensor, # log hazards, [b ... k]

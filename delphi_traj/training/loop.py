@@ -18,19 +18,21 @@ import pandas as pd
 import torch
 from torch import nn
 from accelerate import Accelerator
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import gather_object
 from fastcore.basics import patch
 from fastcore.script import anno_parser
 from tqdm.auto import tqdm
 from ..data.batches import Batches
 from ..data.events import Cohort
-from ..data.meds import read_cohort
+from ..data.meds import cohort_format, declared_splits, read_cohort
 from ..data.simulator import simulate
 from ..layers.mixers import MIXERS
 from ..models.delphi import Delphi, DelphiConfig, traj_mixer_v1, traj_mixer_v5
 from ..models.event_trajectory import EventTrajectoryConfig, event_trajectory_shared_v2
 from ..models.heads import marginal_log_rates, set_base_rate
-from .checkpoints import ARCHITECTURES, architecture, save_checkpoint, load_checkpoint, load_training_state
+from .checkpoints import (ARCHITECTURES, architecture, save_checkpoint, load_checkpoint,
+                                               load_training_state, seen_people)
 
 # %% ../../nbs/31_training.ipynb #dddf488b
 @dataclass
@@ -115,6 +117,13 @@ class Objective(nn.Module):
         loss = self.model.nll(batch)
         return loss.total, loss.count
 
+# %% ../../nbs/31_training.ipynb #3c2f0f79
+def _forget_device():
+    "Let a second run in one process choose its device and precision anew; processes of one launch stay together."
+    state = PartialState._shared_state
+    AcceleratorState._reset_state()
+    if state and state.get('num_processes', 1) == 1: PartialState._reset_state()
+
 # %% ../../nbs/31_training.ipynb #0b25d19b
 def make_accelerator(options:TrainOptions)->Accelerator:
     "An `Accelerator` for the options; raises ValueError where the device is not there."
@@ -123,12 +132,16 @@ def make_accelerator(options:TrainOptions)->Accelerator:
     if wanted == 'cuda' and not torch.cuda.is_available(): raise ValueError('device=cuda, but torch finds no CUDA device; use cpu or auto')
     if wanted == 'mps' and not torch.backends.mps.is_available(): raise ValueError('device=mps, but torch finds none; use cpu or auto')
     if options.mixed_precision not in ('no', 'bf16'): raise ValueError(f"mixed_precision={options.mixed_precision!r}; expected 'no' or 'bf16'")
-    AcceleratorState._reset_state() # a second run in one process may differ in precision
-    return Accelerator(mixed_precision=options.mixed_precision, cpu=wanted == 'cpu')
+    _forget_device()
+    found = Accelerator(mixed_precision=options.mixed_precision, cpu=wanted == 'cpu')
+    if wanted not in ('auto', found.device.type):
+        raise ValueError(f'device={wanted}, but accelerate chose {found.device}, as its environment '
+                         'says; change ACCELERATE_* or use auto')
+    return found
 
 # %% ../../nbs/31_training.ipynb #848ffbf9
 def train_step(accelerator, objective, optimiser, batches, step, options, per=None)->tuple: # per: see `mean_events`
-    "One optimiser step over `options.accumulate` batches of this process; returns the sum of losses and the number of events."
+    "One optimiser step over `options.accumulate` batches of this process; returns the sum of losses, the number of events, and whether the gradient was clipped."
     for group in optimiser.param_groups: group['lr'] = options.rate_at(step)
     optimiser.zero_grad(set_to_none=True)
     loss, events = 0., 0
@@ -138,9 +151,10 @@ def train_step(accelerator, objective, optimiser, batches, step, options, per=No
             total, n = objective(batches[position].to(accelerator.device))
             accelerator.backward(total * (1 if per is None else n.clamp(min=1) / per) / options.accumulate)
         loss, events = loss + total.item() * max(n.item(), 1), events + n.item()
-    _check_finite(step, loss, accelerator.clip_grad_norm_(objective.parameters(), options.clip))
+    norm = float(accelerator.clip_grad_norm_(objective.parameters(), options.clip))
+    _check_finite(step, loss, norm)
     optimiser.step()
-    return loss, events
+    return loss, events, norm > options.clip
 
 # %% ../../nbs/31_training.ipynb #fc48d196
 def _check_finite(step, loss, norm):
@@ -148,15 +162,28 @@ def _check_finite(step, loss, norm):
     if not (math.isfinite(loss) and math.isfinite(float(norm))):
         raise FloatingPointError(f'step {step}: loss {loss}, gradient norm {float(norm)}; lower the learning rate or look at the data')
 
+# %% ../../nbs/31_training.ipynb #4a970c22
+def _rng_states(accelerator)->list: # of each process: the CPU's generator, and that of its own GPU or None
+    "What every process draws from; each process has its own dropout."
+    device = accelerator.device
+    gpu = torch.cuda.get_rng_state(device) if device.type == 'cuda' else None
+    return gather_object([(torch.get_rng_state(), gpu)])
+
+def _set_rng(accelerator, states):
+    "Put the generators of this process back."
+    cpu, gpu = states[accelerator.process_index]
+    torch.set_rng_state(cpu)
+    if gpu is not None and accelerator.device.type == 'cuda': torch.cuda.set_rng_state(gpu, accelerator.device)
+
 # %% ../../nbs/31_training.ipynb #3641b4f5
-def _save_run(out, accelerator, objective, optimiser, vocab, step, best, options, is_best, people):
+def _save_run(out, accelerator, objective, optimiser, vocab, step, best, options, is_best, people, seen, rng):
     "Write out/last with the training state and, if it is the best so far, out/best; each is swapped in whole."
     model = accelerator.unwrap_model(objective).model
-    facts = dict(step=step, best=best, options=asdict(options), people=people)
-    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    state = dict(step=step, best=best, optimiser=optimiser.state_dict(), cpu_rng=torch.get_rng_state(), cuda_rng=cuda)
-    if is_best: save_checkpoint(out/'best', model, vocab, **facts) # first: a kill between the two is repaired on resuming
-    save_checkpoint(out/'last', model, vocab, training_state=state, **facts)
+    facts = dict(step=step, best=best, options=asdict(options), processes=accelerator.num_processes)
+    facts['trained_on'] = people
+    state = dict(step=step, best=best, optimiser=optimiser.state_dict(), rng=rng)
+    if is_best: save_checkpoint(out/'best', model, vocab, people=seen, **facts) # first: a kill between the two is repaired on resuming
+    save_checkpoint(out/'last', model, vocab, training_state=state, people=seen, **facts)
 
 # %% ../../nbs/31_training.ipynb #055f836d
 def fingerprint_of(cohort:Cohort)->str:
@@ -165,11 +192,19 @@ def fingerprint_of(cohort:Cohort)->str:
     arrays = (cohort.token, cohort.age, cohort.offsets, table, cohort.subjects.sex.cat.codes.to_numpy())
     return hashlib.sha256(b''.join(np.ascontiguousarray(a).tobytes() for a in arrays)).hexdigest()[:16]
 
+# %% ../../nbs/31_training.ipynb #ed67d617
+def _same_processes(out, before, now):
+    "Another number of processes would see other batches and draw other dropout."
+    if before != now:
+        raise ValueError(f'{out}/last was trained by {before} process(es), and this is {now}; '
+                         'continue with as many, or choose another --out')
+
 # %% ../../nbs/31_training.ipynb #5da58c05
-def _resume(out, model, optimiser, options, people):
+def _resume(out, accelerator, model, optimiser, options, people):
     "Put weights, moments and generator of out/last back; returns (step, best)."
     last = load_checkpoint(out/'last')
-    if last.config['training']['people'] != people: raise ValueError(f'{out}/last was trained on other people; use the same data to continue, or another --out')
+    _same_processes(out, last.config['training']['processes'], accelerator.num_processes)
+    if last.config['training']['trained_on'] != people: raise ValueError(f'{out}/last was trained on other people; use the same data to continue, or another --out')
     if last.model.config != model.config:
         raise ValueError(f'{out}/last holds another configuration; expected {model.config}. Choose another --out or the same configuration')
     before = {n: v for n, v in last.config['training']['options'].items() if n not in ('device', 'evaluate_every')}
@@ -178,8 +213,7 @@ def _resume(out, model, optimiser, options, people):
     model.load_state_dict(last.model.state_dict())
     state = load_training_state(out/'last')
     optimiser.load_state_dict(state['optimiser'])
-    torch.set_rng_state(state['cpu_rng'])
-    if torch.cuda.is_available() and state['cuda_rng']: torch.cuda.set_rng_state_all(state['cuda_rng'])
+    _set_rng(accelerator, state['rng'])
     return state['step'], state['best']
 
 # %% ../../nbs/31_training.ipynb #8bffae83
@@ -217,6 +251,7 @@ class _Run:
         self.out = None if out is None else Path(out)
         self.batches, tuned = (_batches(c, model, options, i == 0) for i, c in enumerate((training, tuning)))
         self.per, self.people = mean_events(self.batches), fingerprint_of(training)
+        self.seen = None if out is None else seen_people(training, tuning, salt=self.people)
         self.evaluate = evaluate or (lambda model: mean_loss(model, tuned))
         self.step, self.best, self.rows, self.recent, self.postfix = 0, math.inf, [], [], {}
         self._open(model.train(), self._start(model, training, resume))
@@ -235,7 +270,7 @@ def _start(self:_Run, model, training, resume):
     use_base = options.base_rate if options.base_rate is not None else model.config.objective != 'delphi'
     if use_base: set_base_rate(model.head, marginal_log_rates(training))
     optimiser = torch.optim.AdamW(parameter_groups(model, options.weight_decay), lr=options.learning_rate, betas=(options.beta1, options.beta2))
-    if resume and self.out is not None and (self.out/'last').exists(): self.step, self.best = _resume(self.out, model, optimiser, options, self.people)
+    if resume and self.out is not None and (self.out/'last').exists(): self.step, self.best = _resume(self.out, self.accelerator, model, optimiser, options, self.people)
     return optimiser
 
 # %% ../../nbs/31_training.ipynb #b9babf4e
@@ -259,9 +294,9 @@ def advance(self:_Run):
     if self.step % self.options.evaluate_every == 0 or self.step == self.options.steps: self.measure()
 
 # %% ../../nbs/31_training.ipynb #35a32716
-def _per_event(steps): # (sum of losses, events) of each
+def _per_event(steps): # (sum of losses, events, ...) of each
     "Loss per event over some steps."
-    return sum(loss for loss, _ in steps) / max(sum(n for _, n in steps), 1)
+    return sum(s[0] for s in steps) / max(sum(s[1] for s in steps), 1)
 
 # %% ../../nbs/31_training.ipynb #fbadd7b4
 @patch
@@ -269,22 +304,26 @@ def measure(self:_Run):
     "Evaluate, write a metrics line, save the last and, if it is, the best checkpoint."
     seconds = (time.perf_counter() - self.clock) / max(self.taken, 1)
     result = self.evaluate(self.model); self.model.train()
-    row = {'step': self.step, 'train': _per_event(self.recent), **{f'tuning.{n}': v for n, v in result.items()},
-           'learning_rate': self.options.rate_at(self.step - 1), 'seconds_per_step': seconds}
+    steps = gather_object(self.recent) # of all processes
+    row = {'step': self.step, 'train': _per_event(steps), **{f'tuning.{n}': v for n, v in result.items()},
+           'learning_rate': self.options.rate_at(self.step - 1),
+           'clipped': sum(s[2] for s in steps) / max(len(steps), 1), 'seconds_per_step': seconds}
     is_best, self.recent = result['total'] < self.best, []
     self.best = min(self.best, result['total'])
     self.rows.append(row)
-    if self.accelerator.is_main_process: self._write(row, is_best)
+    rng = _rng_states(self.accelerator)
+    if self.accelerator.is_main_process: self._write(row, is_best, rng)
     self.accelerator.wait_for_everyone()
     self.clock, self.taken = time.perf_counter(), 0
 
 # %% ../../nbs/31_training.ipynb #484a502b
 @patch
-def _write(self:_Run, row, is_best):
+def _write(self:_Run, row, is_best, rng):
     "Keep a row and the checkpoints of its step, and hand the row out."
     if self.out is not None:
         with open(self.out/'metrics.jsonl', 'a') as f: f.write(json.dumps(row) + '\n')
-        _save_run(self.out, self.accelerator, self.objective, self.optimiser, self.vocab, self.step, self.best, self.options, is_best, self.people)
+        _save_run(self.out, self.accelerator, self.objective, self.optimiser, self.vocab, self.step, self.best,
+                  self.options, is_best, self.people, self.seen, rng)
     if self.on_row: self.on_row(row)
 
 # %% ../../nbs/31_training.ipynb #7de7a1bc
@@ -353,16 +392,40 @@ def build_model(config, vocab)->nn.Module:
     except TypeError as error: raise ValueError(f'{config}: {error}; expected values of the types of the configuration') from error
 
 # %% ../../nbs/31_training.ipynb #d11e9d34
-def _two_parts(data, val, labels):
-    "Training and tuning cohort; a person in both files is dropped from the second, and said."
-    training = cohort_from(data, labels)
+def _two_parts(data, val, labels, split=None): # -> training and tuning Cohort
+    "People to train and to tune on: as MEDS declares them, by `val`, or by a hash of the subject; said."
+    whole = cohort_from(data, labels)
+    parts = _as_declared(data, whole, split)
+    training = parts.get('train', whole)
+    if not val and 'tuning' in parts: return training, parts['tuning']
     if not val:
-        parts = training.split({'training': .9, 'tuning': .1}); return parts['training'], parts['tuning']
-    tuning = cohort_from(val, labels, training.vocab)
+        halves = training.split({'training': .9, 'tuning': .1})
+        return halves['training'], halves['tuning']
+    return training, _others(cohort_from(val, labels, training.vocab), training, data, val)
+
+# %% ../../nbs/31_training.ipynb #5ac1c360
+def _as_declared(data, whole, split)->dict: # name of a split -> Cohort; empty where none is declared or asked for
+    "The splits that a MEDS folder declares; `held_out` people are for judging and never trained on."
+    if split not in (None, 'declared', 'all'):
+        raise ValueError(f"split={split!r}; expected 'declared' (a MEDS folder's own) or 'all'")
+    meds = not str(data).startswith('simulated:') and cohort_format(data) == 'meds'
+    of = declared_splits(data) if meds and split != 'all' else pd.Series(dtype=object)
+    if not len(of) and split == 'declared': raise ValueError(f'{data} declares no splits; expected a MEDS folder with metadata/subject_splits.parquet')
+    if not len(of): return {}
+    mine = whole.subjects.subject_id.map(of)
+    counts = ', '.join(f'{n:,} {name}' for name, n in mine.fillna('in no split').value_counts().items())
+    if not (mine == 'train').any(): raise ValueError(f"{data}: found the splits {counts}; expected 'train' among them, or --split all to train on everybody")
+    say(f'{data} declares {counts}: trained on train, tuned on tuning; --split all takes everybody')
+    return {name: whole[(mine == name).to_numpy()] for name in ('train', 'tuning') if (mine == name).any()}
+
+# %% ../../nbs/31_training.ipynb #65839e6f
+def _others(tuning, training, data, val):
+    "The people of `val` who are not trained on; refuses another vocabulary, and says who is left out."
     if tuning.vocab != training.vocab: raise ValueError(f'{val} has another vocabulary than {data}; expected the same labels')
     shared = tuning.subjects.subject_id.isin(training.subjects.subject_id).to_numpy()
+    if shared.all(): raise ValueError(f'{val}: found only people of {data}; expected others to tune on')
     if shared.any(): say(f'{int(shared.sum())} people of {val} are in {data} too; left out of the tuning part: {tuning.subjects.subject_id[shared].tolist()[:5]}')
-    return training, tuning[~shared]
+    return tuning[~shared]
 
 # %% ../../nbs/31_training.ipynb #661e8476
 def say(*words):
@@ -403,19 +466,20 @@ def delphi_train(
     out:str='runs/delphi', # folder for checkpoints and metrics
     val:str=None, # tuning data; without it a tenth of the people of `data`, by a hash of the subject
     labels:str=None, # labels.csv of a .bin file, if it is not beside it
+    split:str=None, # MEDS: declared (train and tuning of subject_splits.parquet) or all; None: declared where there are some
     preset:str='traj_mixer_v5', # traj_mixer_v5, traj_mixer_v1, event_trajectory_shared_v2, or another mixer's name
     config:str=None, # JSON file with fields of the configuration that replace the preset's
     objective:str=None, # delphi (as frozen), competing (rates that can be trusted) or all_future; None: the preset's own
     size:str=None, rounds:int=None, mode:str=None, head:str=None, # of event_trajectory_shared_v2
     steps:int=1000, batch_size:int=128, learning_rate:float=2e-3, warmup:int=100,
-    weight_decay:float=.1, accumulate:int=1, max_length:int=None, # longest sequence; older events are cut
+    weight_decay:float=.1, accumulate:int=1, max_length:int=None, # longest sequence: competing stops a record there, delphi takes a window, all_future keeps the last events
     dropout:float=None, evaluate_every:int=50, mixed_precision:str='no', # or bf16
     device:str='auto', # auto, cpu, cuda or mps
     seed:int=0, base_rate:bool=False, # start at marginal rates also under delphi
     resume:bool=False): # continue the run in `out`
     "Train a model on coded events and write checkpoints that can be trusted."
     _refuse_old_run(out, resume)
-    training, tuning = _two_parts(data, val, labels)
+    training, tuning = _two_parts(data, val, labels, split)
     torch.manual_seed(seed)
     given = _fields_in(config) | {n: v for n, v in dict(objective=objective, **_options_of(preset, dropout, size, rounds, mode, head)).items() if v is not None}
     model = build_model(config_from(preset, training.vocab, given), training.vocab)
