@@ -16,7 +16,7 @@ from torch import nn, Tensor
 from fastcore.basics import patch
 from ..data.batches import Batch
 from ..data.events import Vocab, write_whole
-from .futures import hazards_of_state, landmark_inputs
+from .futures import landmark_inputs
 from ..layers.unimixing import BlockMixing, bake
 from ..models.heads import Hazards, at_risk
 from ..training.checkpoints import Checkpoint, CheckpointError
@@ -38,7 +38,8 @@ class LandmarkProgram(nn.Module):
 def forward(self:LandmarkProgram, token, age, sex, valid, had, clock, query_age): # see `INPUTS` -> log b [b k], log a [b k], bool [b k]
     batch = Batch(token, age, sex, valid, had=had, query_age=query_age)
     hidden, at = self.model(batch), (torch.arange(token.shape[0], device=token.device), valid.sum(1) - 1)
-    hazards = hazards_of_state(self.model, hidden if hidden.ndim == 2 else hidden[at])
+    looks = hidden.ndim == 2 # from a landmark
+    hazards = self.model.rates(hidden if looks else hidden[at], sex, query_age[:, 0] if looks else age[at])
     config, cause = self.model.config, self.model.of_kind('disease', 'death')
     risk = at_risk(batch, cause, getattr(config, 'first_occurrence', True))[at] & ~self.model.is_dead(batch)
     shape = torch.zeros_like(hazards.log_scale) if hazards.log_shape is None else hazards.log_shape
@@ -79,7 +80,7 @@ def describe(stored:Checkpoint, hash_of_program:str)->dict:
     "What program.json says."
     c = stored.config
     return dict(format='delphi_traj program 1', model_architecture=c['model_architecture'], preset=c['preset'], objective=stored.model.config.objective,
-                parameters=c['model_parameter_count'], n_code=len(stored.vocab), vocabulary=stored.vocab.fingerprint, program_sha256=hash_of_program,
+                parameters=c['model_parameter_count'], caution=stored.model.caution, recalibration=c.get('recalibration'), n_code=len(stored.vocab), vocabulary=stored.vocab.fingerprint, program_sha256=hash_of_program,
                 checkpoint_sha256=c['model_sha256'], inputs=INPUTS, outputs=OUTPUTS, age_unit='days', hazard_unit='per year', torch=torch.__version__)
 
 # %% ../../nbs/46_export.ipynb #fcc60d5b
@@ -140,6 +141,8 @@ class Program:
 @torch.no_grad()
 def hazards(self:Program, batch:Batch)->tuple: # `Hazards` of [b k]; bool [b k]; years on the clock, [b]
     "Hazards at the landmark, causes at risk and the clock, as `EventTrajectory.landmark` returns them."
+    looks = self.facts.get('objective') == 'all_future'
+    batch.require(*(['all_future'] if looks else ['landmark', 'inputs', 'competing']), vocab=self.vocab)
     x = program_inputs(batch, len(self.vocab))
     log_scale, log_shape, risk = self.module(*x)
     return Hazards(log_scale, log_shape), risk, x[INPUTS.index('clock')]

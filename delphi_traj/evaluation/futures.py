@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['REASONS', 'ENDED', 'Risk', 'codes_had', 'known_at', 'at_rest', 'landmark_inputs', 'last_position', 'hazards_of_state',
-           'hazards_at', 'clock_began', 'landmark_hazards', 'next_probability', 'frozen_risk', 'cif_next', 'risk',
-           'oracle_hazards', 'came_within', 'streams', 'uniforms', 'draw_exponential', 'draw_weibull', 'draw_next',
-           'Histories', 'DelphiMemory', 'TrajectoryMemory', 'Rules', 'Step', 'Walk', 'Futures', 'sample_futures',
-           'risk_mc', 'oracle_futures']
+           'hazards_at', 'clock_began', 'landmark_hazards', 'next_probability', 'frozen_risk', 'RateWarning',
+           'caution_of', 'cif_next', 'risk', 'oracle_hazards', 'came_within', 'streams', 'uniforms', 'draw_exponential',
+           'draw_weibull', 'draw_next', 'Histories', 'DelphiMemory', 'TrajectoryMemory', 'Rules', 'Step', 'Walk',
+           'Futures', 'sample_futures', 'risk_mc', 'oracle_futures']
 
 # %% ../../nbs/40_futures.ipynb #0b684b7d
-import math
+import math, warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 import numpy as np
@@ -20,7 +20,7 @@ from einops import einsum, rearrange
 from torch import Tensor
 from fastcore.basics import patch
 from tqdm.auto import tqdm
-from ..data.batches import CENTURY, Batch, _known, collate, collate_landmark
+from ..data.batches import CENTURY, Batch, _known, collate, collate_landmark, landmark_days
 from ..data.events import MAX_AGE, Cohort, Vocab
 from ..data.simulator import World, gompertz_draw
 from ..layers.attention import masked_softmax
@@ -43,7 +43,10 @@ class Risk:
     years:float # horizon
     vocab:Vocab
     standard_error:np.ndarray = None # float64 [n k], of the sampling, where there was any
-    def __repr__(self): return f'Risk({len(self.value):,} people, {self.value.shape[1]} codes, {self.years:g} years)'
+    caution:str = '' # why these are no absolute risks, where they are none
+    def __repr__(self):
+        said = f'Risk({len(self.value):,} people, {self.value.shape[1]} codes, {self.years:g} years)'
+        return said + (f'\nCaution: {self.caution}' if self.caution else '')
 
 # %% ../../nbs/40_futures.ipynb #c0aee4f5
 @patch(as_prop=True)
@@ -59,21 +62,16 @@ def frame(self:Risk, codes=None)->pd.DataFrame: # names of codes; None: all dise
     columns = dict(subject_id=np.repeat(self.subject_id, len(k)), landmark=np.repeat(self.landmark, len(k)),
                    code=np.tile(np.array(self.vocab.names, dtype=object)[k], len(self.value)), risk=self.value[:, k].ravel())
     if self.standard_error is not None: columns['standard_error'] = self.standard_error[:, k].ravel()
-    return pd.DataFrame(columns | dict(reason=self.reason[:, k].ravel()))
+    table = pd.DataFrame(columns | dict(reason=self.reason[:, k].ravel()))
+    if self.caution: table.attrs['caution'] = self.caution
+    return table
 
 # %% ../../nbs/40_futures.ipynb #831f7257
 def _landmarks(cohort, landmark, years):
     "Landmarks as whole days [n]; raises ValueError for what is no age or no horizon."
-    day = np.asarray(landmark, dtype=float)
-    if day.shape not in ((), (len(cohort),)): raise ValueError(f'found landmarks of shape {day.shape}; expected one number, or one for each of {len(cohort)} people')
-    day = np.broadcast_to(day, len(cohort))
-    bad = np.flatnonzero(~((day >= 0) & (day <= MAX_AGE))) # also NaN
-    if len(bad): raise ValueError(f'subject {cohort.subjects.subject_id[bad[0]]}: found landmark {day[bad[0]]}; '
-                                  f'expected days of age, 0 to {MAX_AGE} ({len(bad)} such people)')
+    day = landmark_days(cohort, landmark)
     if not 0 < years <= 150: raise ValueError(f'found years={years}; expected a horizon in years, above 0 and at most 150')
-    if len(day) and day.max() <= 150 and (day < cohort.subjects.start).all():
-        raise ValueError(f'found landmarks of at most {day.max()}, before anybody was observed; expected days of age: years times {DAYS_PER_YEAR}')
-    return np.floor(day).astype(np.int64)
+    return day
 
 # %% ../../nbs/40_futures.ipynb #757c3bf4
 def _row_reasons(cohort, landmark, oldest):
@@ -128,16 +126,19 @@ def last_position(valid:Tensor)->Tensor: # bool [b l] -> int64 [b]
     return valid.shape[1] - 1 - valid.flip(1).int().argmax(1)
 
 # %% ../../nbs/40_futures.ipynb #1fe2111d
-def hazards_of_state(model, hidden)->Hazards: # [b d] -> [b k]
-    "Hazards of any model with any head."
-    return model.hazards(hidden) if hasattr(model, 'hazards') else hazards_of(model.log_hazard(hidden))
+def hazards_of_state(model, hidden, # [b d]
+                     sex, age)->Hazards: # 0, 1, 2 [b]; days, [b] -> [b k]
+    "Hazards of any model with any head, recalibrated where the model is."
+    return model.rates(hidden, sex, age)
 
 # %% ../../nbs/40_futures.ipynb #010717e0
 def hazards_at(model, batch:Batch)->Hazards: # [b k]
     "Hazards at the last position, or at the landmark."
     hidden = model(batch)
-    if model.config.objective != 'all_future': hidden = hidden[torch.arange(len(batch), device=hidden.device), last_position(batch.valid)]
-    return hazards_of_state(model, hidden)
+    if model.config.objective == 'all_future':
+        return model.rates(hidden, batch.sex, model.landmark_age(batch)[:, 0])
+    at = torch.arange(len(batch), device=hidden.device), last_position(batch.valid)
+    return model.rates(hidden[at], batch.sex, batch.age[at])
 
 # %% ../../nbs/40_futures.ipynb #d1270334
 def clock_began(model, past:Cohort, landmark)->np.ndarray: # of `known_at`; days, int [n] -> days, float64 [n]
@@ -190,11 +191,21 @@ def frozen_risk(hazards:Hazards, free, death, years, begin)->Tensor: # as in `ne
 def _check_model(model, cohort):
     "Refuse a model that needs targets, and a cohort with other codes than the model's."
     if getattr(model.config, 'tie_mask', None): raise ValueError("found tie_mask='delphi', which reads the ages of targets; expected a causal model: at a landmark there is no target")
+    if getattr(model, 'vocab', None) is not None: model.vocab.require(cohort.vocab)
     found, expected = cohort.vocab.kind_id, model.token_kind.cpu().numpy()
     if len(found) != len(expected) or (found != expected).any():
         raise ValueError(f'found a cohort with {cohort.vocab}; expected the {len(expected)} codes, and their kinds, that the model was made with')
     if cohort.vocab.first_occurrence != model.config.first_occurrence:
         raise ValueError(f'found a vocabulary with first_occurrence={cohort.vocab.first_occurrence}; expected {model.config.first_occurrence}, as in the model')
+
+# %% ../../nbs/40_futures.ipynb #2d4b1105
+class RateWarning(UserWarning):
+    "Risks or futures of a model whose hazards are no absolute rates."
+
+def caution_of(model)->str:
+    "Why the model's numbers are no absolute rates; warned of, and carried by results. Empty where they are."
+    if model.caution: warnings.warn(model.caution, RateWarning, stacklevel=3)
+    return model.caution
 
 # %% ../../nbs/40_futures.ipynb #ed354010
 def _in_closed_form(formula, model, cohort, landmark, years, batch_size, oldest):
@@ -207,7 +218,7 @@ def _in_closed_form(formula, model, cohort, landmark, years, batch_size, oldest)
         hazards, begin = landmark_hazards(model, cohort[rows], landmark[rows])
         free = torch.from_numpy(why[rows] == 0).to(begin.device)
         value[rows] = np.where(why[rows] == 0, formula(hazards, free, cohort.vocab.death, years, begin).clamp(0, 1).cpu().numpy(), np.nan)
-    return Risk(value, why, cohort.subjects.subject_id.to_numpy(), landmark, years, cohort.vocab)
+    return Risk(value, why, cohort.subjects.subject_id.to_numpy(), landmark, years, cohort.vocab, caution=caution_of(model))
 
 # %% ../../nbs/40_futures.ipynb #cdd18aef
 def cif_next(model, cohort:Cohort, landmark, # days of age, one number or one per person
@@ -378,7 +389,7 @@ def add(self:DelphiMemory, token, age, valid):
 
 # %% ../../nbs/40_futures.ipynb #df29b9bb
 @patch
-def look(self:DelphiMemory, age): return hazards_of_state(self.model, self.hidden)
+def look(self:DelphiMemory, age): return self.model.rates(self.hidden, self.sex, age)
 
 # %% ../../nbs/40_futures.ipynb #35bb413b
 class TrajectoryMemory(Histories):
@@ -427,7 +438,7 @@ def look(self:TrajectoryMemory, age)->Hazards:
     bias = None if model.rbf is None else core.time_bias(model.rbf(when, self.age))
     memory, state = tuple(kept[:, :, :self.age.shape[1]] for kept in self.kept[0]), model.initial_state(features)
     for _ in range(model.config.n_reasoning_rounds): state = core(state, memory, self.valid[:, None], rotation, bias)
-    return model.hazards(model.final_norm(merge_groups(state))[:, 0])
+    return model.rates(model.final_norm(merge_groups(state))[:, 0], self.sex, when[:, 0])
 
 # %% ../../nbs/40_futures.ipynb #09a95981
 ENDED = ('death', 'horizon', 'budget', 'not sampled')
@@ -561,8 +572,11 @@ class Futures:
     ended:np.ndarray # int8 [n_person n], position in `ENDED`
     why:np.ndarray # int8 [n_person], position in `REASONS` of why somebody has no futures
     repeats:bool = False
+    caution:str = '' # why these are no lives at absolute rates, where they are none
     def __len__(self): return len(self.ended)
-    def __repr__(self): return f'Futures({self.n:,} of each of {int((self.why == 0).sum()):,} people, {len(self.token):,} events)'
+    def __repr__(self):
+        said = f'Futures({self.n:,} of each of {int((self.why == 0).sum()):,} people, {len(self.token):,} events)'
+        return said + (f'\nCaution: {self.caution}' if self.caution else '')
 
 # %% ../../nbs/40_futures.ipynb #9642e312
 @patch(as_prop=True)
@@ -590,14 +604,14 @@ def frame(self:Futures)->pd.DataFrame: # subject_id, draw, age (days), code
     return pd.DataFrame({'subject_id': ids, 'draw': self.draw, 'age': self.age, 'code': np.array(self.past.vocab.names, dtype=object)[self.token]})
 
 # %% ../../nbs/40_futures.ipynb #8fc1c8e3
-def _gathered(cohort, landmark, years, n, repeats, oldest, found, ended): # found: (row, token, age) of each step
+def _gathered(cohort, landmark, years, n, repeats, oldest, found, ended, caution=''): # found: (row, token, age) of each step
     "Futures from events in the order in which they were drawn."
     nothing = (np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0))
     row, token, age = map(np.concatenate, zip(nothing, *found))
     order = np.argsort(row, kind='stable')
     offsets = np.r_[0, np.cumsum(np.bincount(row, minlength=len(ended)))].astype(np.int64)
     return Futures(known_at(cohort, landmark), landmark, years, n, offsets, token[order].astype(np.int32), age[order], ended,
-                   _row_reasons(cohort, landmark, oldest), repeats)
+                   _row_reasons(cohort, landmark, oldest), repeats, caution)
 
 # %% ../../nbs/40_futures.ipynb #cfa2aa84
 def _rules(model, repeats, budget, cache, no_events, every):
@@ -641,7 +655,7 @@ def sample_futures(model, cohort:Cohort, landmark, # days of age, one number or 
         for at, walk in _walks(model, cohort, landmark, years, n, seed, rules, batch_size, oldest, progress):
             found += [_shown(at, walk, step) for step in walk]
             ended[at] = walk.ended.cpu().numpy()
-    return _gathered(cohort, landmark, years, n, rules.repeats, oldest, found, ended)
+    return _gathered(cohort, landmark, years, n, rules.repeats, oldest, found, ended, caution_of(model))
 
 # %% ../../nbs/40_futures.ipynb #ad582036
 def _shown(at, walk, step): # -> row of the whole, token, age
@@ -690,7 +704,8 @@ def risk(self:Futures)->Risk:
     why = _reasons(self.past, self.landmark, self.why, not self.repeats)
     value = np.where(why == 0, came / self.n, np.nan)
     error = np.sqrt(value * (1 - value) / (self.n - 1)) if self.n > 1 else np.full_like(value, np.nan)
-    return Risk(value, why, self.past.subjects.subject_id.to_numpy(), self.landmark, self.years, self.past.vocab, error)
+    return Risk(value, why, self.past.subjects.subject_id.to_numpy(), self.landmark, self.years, self.past.vocab, error,
+                self.caution)
 
 # %% ../../nbs/40_futures.ipynb #242a9278
 def _values(walk, k, reduced): # codes [m] -> float64 [b m]
@@ -704,7 +719,7 @@ def _values(walk, k, reduced): # codes [m] -> float64 [b m]
     return (out if reduced else struck[:, k].double()).cpu().numpy()
 
 # %% ../../nbs/40_futures.ipynb #a667dfe4
-def _mean(cohort, landmark, years, n, k, total, square, row, first_occurrence):
+def _mean(cohort, landmark, years, n, k, total, square, row, first_occurrence, caution):
     "Means and standard errors of sums over futures, or reasons."
     why = _reasons(cohort, landmark, row, first_occurrence)
     unasked = ~np.isin(np.arange(why.shape[1]), k)
@@ -712,7 +727,7 @@ def _mean(cohort, landmark, years, n, k, total, square, row, first_occurrence):
     value, error = np.full((2, *why.shape), np.nan)
     value[:, k], error[:, k] = total / n, np.sqrt(np.maximum(square / n - (total / n)**2, 0) / (n - 1))
     value[why > 0], error[why > 0] = np.nan, np.nan
-    return Risk(value, why, cohort.subjects.subject_id.to_numpy(), landmark, years, cohort.vocab, error)
+    return Risk(value, why, cohort.subjects.subject_id.to_numpy(), landmark, years, cohort.vocab, error, caution)
 
 # %% ../../nbs/40_futures.ipynb #038d639e
 def risk_mc(model, cohort:Cohort, landmark, years:float, # as in `risk`
@@ -732,7 +747,8 @@ def risk_mc(model, cohort:Cohort, landmark, years:float, # as in `risk`
             value = _values(walk, torch.from_numpy(k).to(walk.wide), reduced)
             _need_no_budget(walk.ended.cpu())
             np.add.at(total, at // n, value); np.add.at(square, at // n, value**2)
-    return _mean(cohort, landmark, years, n, k, total, square, _row_reasons(cohort, landmark, oldest), not rules.repeats)
+    return _mean(cohort, landmark, years, n, k, total, square, _row_reasons(cohort, landmark, oldest), not rules.repeats,
+                 caution_of(model))
 
 # %% ../../nbs/40_futures.ipynb #0ae05e16
 def _jump(world, u, age, sex, had, ties): # uniform [b 2k], years [b], [b], bool [b k] -> years [b], codes bool [b k]
