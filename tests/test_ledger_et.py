@@ -2,6 +2,7 @@
 import copy, json, math, re, shutil
 from dataclasses import replace
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 from delphi_traj.data.batches import Batch
@@ -554,6 +555,9 @@ def test_et_21_one_core(good, refused):
 
 def test_et_21_fingerprint(good, refused):
     "The numbers inside the weights must be there and agree with the JSON; six rounds instead of twelve are caught although every shape agrees."
+    inside = safetensors.torch.load((good/'model.safetensors').read_bytes())
+    for name in ('d_model', 'n_trajectory', 'n_reasoning_rounds'):
+        assert f'fingerprint.{name}' in inside and inside[f'fingerprint.{name}'].item() == SECTION_11[name]
     for name, value in dict(d_model=240, n_trajectory=5, n_reasoning_rounds=6).items():
         refused(f'fingerprint.{name}', weights=lambda w: w.update({f'fingerprint.{name}': torch.tensor(value)}))
         refused(f'fingerprint.{name}', weights=lambda w: w.pop(f'fingerprint.{name}'))
