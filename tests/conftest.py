@@ -1,4 +1,6 @@
-"""Options, fixtures and the Hypothesis profile of the whole suite: seeded, without deadlines, one thread unless OMP_NUM_THREADS says more."""
+"""Options, fixtures and the Hypothesis profile of the whole suite: seeded, without deadlines.
+
+One thread, unless OMP_NUM_THREADS says more."""
 import os
 from pathlib import Path
 import pytest

@@ -10,8 +10,9 @@ from scipy import integrate, stats
 from delphi_traj.data.batches import Batches, collate, draw_landmarks
 from delphi_traj.data.events import Cohort, make_vocab
 from delphi_traj.data.simulator import expected_events, make_world, simulate
-from delphi_traj.models.heads import (HEADS, ExponentialHead, Hazards, MixedHead, WeibullHead, all_future_loss, at_risk, competing_loss,
-                                      hazards_of, make_head, marginal_log_rates, set_base_rate)
+from delphi_traj.models.heads import (HEADS, ExponentialHead, Hazards, MixedHead, WeibullHead, all_future_loss,
+                                      at_risk, competing_loss, hazards_of, make_head, marginal_log_rates,
+                                      set_base_rate)
 from lives import RECURRENT, VOCAB, cohorts, examples, padded
 
 CAUSE = torch.from_numpy(VOCAB.of_kind('disease', 'death'))
@@ -128,7 +129,8 @@ def test_causes_not_at_risk_are_not_there(seed, years, begin):
     torch.testing.assert_close(less.cif(years, begin)[keep], few.cif(years, begin), rtol=1e-5, atol=1e-5)
     assert not less.cif(years, begin)[~keep].any()
     # five numbers, two of them 0, or three: the sums may round in another order
-    torch.testing.assert_close(less.survival(years, begin), few.survival(years, begin), rtol=1e-12, atol=1e-15)
+    first, second = less.survival(years, begin), few.survival(years, begin)
+    torch.testing.assert_close(first, second, rtol=1e-12, atol=1e-15)
 
 
 # ---- heads
@@ -224,7 +226,8 @@ def test_shape_one_is_the_exponential(cohort, seed):
         size = (*batch.token.shape, len(VOCAB)) if objective == 'competing' else (len(batch), len(VOCAB))
         x = torch.randn(*size, generator=seeded(seed), dtype=torch.float64) - 3
         loss = (lambda h: competing_loss(h, batch, CAUSE).total) if objective == 'competing' else (lambda h: all_future_loss(h, batch).total)
-        torch.testing.assert_close(loss(Hazards(x)), loss(x), rtol=1e-12, atol=1e-12) # sums may round in another order
+        # sums may round in another order
+        torch.testing.assert_close(loss(Hazards(x)), loss(x), rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(loss(Hazards(x, torch.zeros_like(x))), loss(x), rtol=1e-12, atol=1e-12)
 
 
@@ -394,13 +397,14 @@ def over_expected(log_rate, people):
 
 
 def test_rates_are_judged_on_other_people():
-    "On the people they come from, rates give 1 by construction; on others they give what the true hazards give, within a twentieth."
+    "On the people they come from, rates give 1 by construction; on others what the true hazards give, within .05."
     learners, others = simulate(2_000, seed=11), simulate(2_000, seed=8)
     rate = marginal_log_rates(learners)
     assert over_expected(rate, learners) == pytest.approx(1, abs=1e-4)
     truth = expected_events(make_world(), others)
-    assert over_expected(rate, others) == pytest.approx(truth.observed.sum() / truth.expected.sum(), abs=.05)
-    assert over_expected(rate - np.log(2), others) > 1.9 # rates that are half of what they should be are seen
+    wanted = truth.observed.sum() / truth.expected.sum()
+    assert over_expected(rate, others) == pytest.approx(wanted, abs=.05)
+    assert over_expected(rate - np.log(2), others) > 1.9 # rates of half the size are seen
 
 
 # ---- loaders

@@ -138,15 +138,17 @@ def test_v1_4():
 
 @torch.no_grad()
 def test_v1_4_groups_are_no_heads():
-    "A change of one head's values reaches every group, since the output map of attention lies between; of one group, that group."
+    "A change of one head's values reaches every group, through the output map of attention."
     block, x, mask, rotation, rbf, *_ = a_block('traj_mixer_v1')
     block.stage = nn.Identity()
     before = split_groups(block.eval()(x, mask, rotation, rbf), 4)
     block.attention.v_proj.weight[:6] += 1 # head 0
     after = split_groups(block(x, mask, rotation, rbf), 4)
     assert ((after - before)[0].abs().amax((0, 2)) > 1e-6).all()
-    moved = x.clone(); moved[..., :6] += 1 # group 0
-    assert (split_groups(moved - x, 4).abs().amax((0, 1, 3)) > 0).tolist() == [True, False, False, False]
+    moved = x.clone()
+    moved[..., :6] += 1 # the same six coordinates of the stream are one group
+    touched = split_groups(moved - x, 4).abs().amax((0, 1, 3)) > 0
+    assert touched.tolist() == [True, False, False, False]
 
 
 @torch.no_grad()
@@ -532,7 +534,7 @@ def test_v5_13(tmp_path, capsys):
 
 
 def test_v5_13_the_log_prints_both_counts(tmp_path, capsys, monkeypatch):
-    "Where some parameters are fixed the two counts differ; the training log prints both, and both are written."
+    "Where some parameters are fixed the two counts differ; the log prints both, and both are written."
     from delphi_traj.training import loop
     def some_fixed(config, vocab):
         model = Delphi(config, vocab)
@@ -540,8 +542,8 @@ def test_v5_13_the_log_prints_both_counts(tmp_path, capsys, monkeypatch):
         return model
     monkeypatch.setattr(loop, 'build_model', some_fixed)
     (tmp_path/'small.json').write_text(json.dumps(dict(d_model=24, n_head=4, n_layer=2)))
-    loop.delphi_train('simulated:60:0', out=str(tmp_path/'run'), config=str(tmp_path/'small.json'), steps=1,
-                      batch_size=8, device='cpu')
+    loop.delphi_train('simulated:60:0', out=str(tmp_path/'run'), config=str(tmp_path/'small.json'),
+                      steps=1, batch_size=8, device='cpu')
     said = capsys.readouterr().out
     written = json.loads((tmp_path/'run'/'last'/'train_config.json').read_text())
     every, trained = written['model_parameter_count'], written['trainable_parameter_count']
@@ -622,22 +624,24 @@ def definition(place):
 
 @every_row
 def test_ledger_test(row):
-    "Every named test is a function of its file in tests/, is named once, and is not skipped in a plain run."
+    "Every named test is a function of its file, is named once, and runs in a plain run."
     places = named_tests(row)
     assert len(set(places)) == len(places)
     for place in places:
-        assert re.fullmatch(r'tests/test_\w+\.py::test_\w+', place), f"{place!r}: '; ' stands between tests"
+        named = re.fullmatch(r'tests/test_\w+\.py::test_\w+', place)
+        assert named, f"{place!r}: expected tests/test_x.py::test_y, with '; ' between tests"
         assert definition(place) is not None, f'{place} is not there'
         marks = ' '.join(map(ast.unparse, definition(place).decorator_list))
         assert not re.search('slow|skip', marks), f'{place} does not run by itself: {marks}'
 
 
 def test_ledger_cells_that_are_wrong():
-    "A comma for a semicolon, a test twice, a misspelt name and a test that only --slow runs are all seen."
+    "A comma, a missing blank, a test twice, a misspelt name and a test that only --slow runs are seen."
     good = 'tests/test_ledger.py::test_v1_1'
     test_ledger_test(dict(test=f'{good}; tests/test_ledger.py::test_v1_2'))
     slow = 'tests/test_simulator.py::test_every_code_over_seeds'
-    for cell in (f'{good}, {good}', f'{good};{good}', f'{good}; {good}', f'{good}x', f'{good}; {slow}', f'{good}; ', ''):
+    wrong = [f'{good}, {good}', f'{good};{good}', f'{good}; {good}', f'{good}x', f'{good}; {slow}']
+    for cell in wrong + [f'{good}; ', '']:
         with pytest.raises(AssertionError): test_ledger_test(dict(test=cell))
 
 
@@ -648,10 +652,12 @@ def cells_of(line):
 
 
 def test_index_shows_the_ledger():
-    "The saved table of the front page is the ledger of today: statements, notebooks, symbols and tests."
+    "The saved table of the front page is the ledger of today, in every column."
     notebook = json.loads((ROOT/'nbs/index.ipynb').read_text(encoding='utf8'))
     outputs = [o.get('data', {}) for c in notebook['cells'] for o in c.get('outputs', [])]
     table = next(page for o in outputs if 'V1.1' in (page := ''.join(o.get('text/html', ''))))
     shown = [line for line in map(cells_of, table.split('<tr>')) if line]
-    assert shown == [[row['id'], row['statement'], row['notebook'], row['symbol'].replace('delphi_traj.', ''),
-                      row['test'].replace('tests/', '')] for row in rows()]
+    def wanted(row):
+        symbol, test = row['symbol'].replace('delphi_traj.', ''), row['test'].replace('tests/', '')
+        return [row['id'], row['statement'], row['notebook'], symbol, test]
+    assert shown == list(map(wanted, rows()))

@@ -466,7 +466,8 @@ def test_et_18():
         for i in range(g):
             for r in range(d): flat[:, :, i * d + r] = last[:, :, i, r]
         wanted = normalised(flat, model.final_norm)
-        assert H.shape == ((3, g * d) if mode == 'all_future' else (3, 5, g * d)) and close(model(batch), H, 1e-12)
+        assert H.shape == ((3, g * d) if mode == 'all_future' else (3, 5, g * d))
+        assert close(model(batch), H, 1e-12)
         assert close(H, wanted[:, 0] if mode == 'all_future' else wanted)
         found, base = model.log_hazard(H), model.head.log_base_rate
         table, bias = (model.token_embedding.weight, 0.) if mode == 'next_token' else (model.head.scale_proj.weight, model.head.scale_proj.bias)
@@ -484,12 +485,16 @@ def test_et_19():
             model.load_state_dict({n: t for n, t in source.state_dict().items() if n in model.state_dict()}, strict=False)
             model.head.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
             got = model.hazards(model(batch))
-            assert close(seen[0], H, 1e-12) and close(got.log_scale, wanted.log_scale, 1e-12) # two models: equal to rounding
-            if head == 'exponential': assert got.log_shape is None and close(hazards_of(model.log_hazard(H)).log_scale, got.log_scale, 1e-12)
+            assert close(seen[0], H, 1e-12) # two models: equal to rounding
+            assert close(got.log_scale, wanted.log_scale, 1e-12)
+            if head == 'exponential':
+                again = hazards_of(model.log_hazard(H)).log_scale
+                assert got.log_shape is None and close(again, got.log_scale, 1e-12)
             if head == 'weibull': assert close(got.log_shape, wanted.log_shape, 1e-12)
             if head == 'mixed':
                 death = torch.arange(len(VOCAB)) == VOCAB.death
-                assert close(got.log_shape, torch.where(death, wanted.log_shape, 0.), 1e-12) and not got.log_shape[..., ~death].any()
+                assert close(got.log_shape, torch.where(death, wanted.log_shape, 0.), 1e-12)
+                assert not got.log_shape[..., ~death].any()
 
 
 SECTION_11 = dict(model_architecture=TAG, model_size='nano', d_model=120, n_trajectory=6, trajectory_dim=20, traj_hidden=24, n_reasoning_rounds=12)
@@ -559,7 +564,8 @@ def test_et_21_fingerprint(good, refused):
     "The numbers inside the weights must be there and agree with the JSON; six rounds instead of twelve are caught although every shape agrees."
     inside = safetensors.torch.load((good/'model.safetensors').read_bytes())
     for name in ('d_model', 'n_trajectory', 'n_reasoning_rounds'):
-        assert f'fingerprint.{name}' in inside and inside[f'fingerprint.{name}'].item() == SECTION_11[name]
+        assert f'fingerprint.{name}' in inside
+        assert inside[f'fingerprint.{name}'].item() == SECTION_11[name]
     for name, value in dict(d_model=240, n_trajectory=5, n_reasoning_rounds=6).items():
         refused(f'fingerprint.{name}', weights=lambda w: w.update({f'fingerprint.{name}': torch.tensor(value)}))
         refused(f'fingerprint.{name}', weights=lambda w: w.pop(f'fingerprint.{name}'))

@@ -96,13 +96,15 @@ MUTATIONS = {
         SAVE, 'trainable_parameter_count=total - sum(parameters[n].numel() for n in fixed)',
         'trainable_parameter_count=total', 'ledger::test_v5_13'),
     ('V5.13', 'the log gives the total for the trainable count'): (
-        LOOP, '{model.parameter_count(trainable=True):,} trainable', '{model.parameter_count():,} trainable',
+        LOOP, '{model.parameter_count(trainable=True):,} trainable',
+        '{model.parameter_count():,} trainable',
         'ledger::test_v5_13_the_log_prints_both_counts'),
     ('V5.13', 'the log gives the trainable count for the total'): (
         LOOP, '{model.parameter_count():,} parameters, {', '{model.parameter_count(trainable=True):,} parameters, {',
         'ledger::test_v5_13_the_log_prints_both_counts'),
     ('V5.13', 'the trainable count is not printed'): (
-        LOOP, ', {model.parameter_count(trainable=True):,} trainable', '', 'ledger::test_v5_13_the_log_prints_both_counts'),
+        LOOP, ', {model.parameter_count(trainable=True):,} trainable', '',
+        'ledger::test_v5_13_the_log_prints_both_counts'),
     ('V5.14', 'another tag than expected is let in'): (
         SAVE, 'if expect is not None and tag != expect',
         "if expect == 'traj_mixer_v5' and tag != expect", 'ledger::test_v5_14'),
@@ -187,6 +189,10 @@ MUTATIONS = {
     ('simulator', 'companions do not happen'): (
         SIM, 'rng.random(had.shape) < world.together[cause]',
         'rng.random(had.shape) < 0', 'simulator::test_every_code_as_often_as_expected'),
+    ('simulator', 'integrals of the hazards forget history'): (
+        SIM, 'log_rate = self.own_log_hazard(sex, had)\n    return gompertz_cumulative',
+        'log_rate = self.own_log_hazard(sex, had & False)\n    return gompertz_cumulative',
+        'simulator::test_history_acts_as_the_hazards_say'),
     ('simulator', 'events come a year late'): (
         SIM, 'return 50 + np.log(grown) / slope',
         'return 51 + np.log(grown) / slope', 'simulator::test_every_code_as_often_as_expected'),
@@ -197,16 +203,19 @@ test_mutation_is_noticed, test_without_mutation = checks_of(MUTATIONS)
 
 
 def unnamed(mutations):
-    "(statement, test) where a change that breaks the statement is noticed by a test which its row does not name."
+    "(statement, test) where the test which notices a broken statement is not named in its row."
     ledger = {row['id']: named_tests(row) for row in rows()}
-    noticed = {(part, place(test)) for names, (*_, test) in mutations.items() for part in statements({names})}
-    return sorted((part, test) for part, test in noticed if part in ledger and test not in ledger[part])
+    noticed = {(part, place(test)) for names, (*_, test) in mutations.items()
+               for part in statements({names})}
+    return sorted((part, test) for part, test in noticed
+                  if part in ledger and test not in ledger[part])
 
 
 def test_the_ledger_names_the_tests_that_notice():
     "A change that breaks a statement is noticed by a test which the statement's own row names."
     assert not unnamed(MUTATIONS)
-    assert unnamed({('V5.13', 'made up'): (LOOP, '', '', 'ledger::test_v5_12')}) == [('V5.13', place('ledger::test_v5_12'))]
+    made_up = {('V5.13', 'made up'): (LOOP, '', '', 'ledger::test_v5_12')}
+    assert unnamed(made_up) == [('V5.13', place('ledger::test_v5_12'))]
 
 
 def test_ids_are_covered():

@@ -68,11 +68,13 @@ MUTATIONS = {
         SAVE, 'if type(found) is not type(wanted) or found != wanted', 'if False', 'ledger_et::test_et_21_fingerprint'),
     ('ET.21', 'the fingerprint lacks the rounds'): (
         SAVE, 'dict(architecture=architecture(config), **asdict(config)).items()}',
-        "dict(architecture=architecture(config), **asdict(config)).items() if name != 'n_reasoning_rounds'}",
+        'dict(architecture=architecture(config), **asdict(config)).items() '
+        "if name != 'n_reasoning_rounds'}",
         'ledger_et::test_et_21_fingerprint'),
     ('ET.21', 'the fingerprint lacks the widths'): (
         SAVE, 'dict(architecture=architecture(config), **asdict(config)).items()}',
-        "dict(architecture=architecture(config), **asdict(config)).items() if name not in ('d_model', 'n_trajectory')}",
+        'dict(architecture=architecture(config), **asdict(config)).items() '
+        "if name not in ('d_model', 'n_trajectory')}",
         'ledger_et::test_et_21_fingerprint'),
     ('ET.21', 'a second core is not looked for'): (
         SAVE, "if n.startswith('reasoning_core')}", "if n.startswith('reasoning_core.')}", 'ledger_et::test_et_21_one_core'),

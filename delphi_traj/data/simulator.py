@@ -244,12 +244,15 @@ def refitted(world:World, cohort:Cohort, rounds=6)->World:
 def events_by_causes(world:World, cohort:Cohort, # hazards to be judged, people to judge them on
                      causes, # bool [k k]: causes[k, i] where i is taken for a cause of k
                      most=4)->pd.DataFrame: # rows: 0, 1, ... `most` or more causes had
-    "Observed and expected events of all codes together, by the number of its causes that a code's owner has had."
-    table = intervals(cohort)
+    "Observed and expected events of all codes, by how many of a code's causes its owner has had."
+    table, causes = intervals(cohort), np.asarray(causes, dtype=int)
     columns, sex = _truth(world, cohort, table)
+    if causes.shape != (len(columns), len(columns)):
+        raise ValueError(f'found causes of shape {causes.shape}; '
+                         f'expected a row and a column for each of {len(columns)} codes')
     had = table.had[:, columns]
     integral = world.cumulative(table.begin / 365.25, table.end / 365.25, sex, had)
-    n = np.minimum(had.astype(int) @ np.asarray(causes).T.astype(int), most).ravel()
+    n = np.minimum(had.astype(int) @ causes.T, most).ravel()
     sums = [np.bincount(n, x.ravel(), most + 1) for x in (table.event[:, columns], integral)]
     return pd.DataFrame(dict(observed=sums[0], expected=sums[1])).rename_axis('causes had')
 
