@@ -1,4 +1,6 @@
-"""Options, fixtures and the Hypothesis profile of the whole suite: seeded, without deadlines, one thread."""
+"""Options, fixtures and the Hypothesis profile of the whole suite: seeded, without deadlines.
+
+One thread, unless OMP_NUM_THREADS says more."""
 import os
 from pathlib import Path
 import pytest
@@ -13,7 +15,7 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line('markers', 'slow: long version of a test; runs with --slow only')
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get('OMP_NUM_THREADS') or 1))
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     phases = [Phase.explicit, Phase.generate] + [Phase.shrink] * (not config.getoption('--no-shrink'))
     for name, n in (('house', 10), ('slow', 100)):

@@ -1,5 +1,5 @@
 """One test for each statement of the two TrajMixer documents, by loops over their index formulas, and the ledger itself."""
-import csv, html, importlib, json, math, re
+import ast, csv, html, importlib, json, math, re
 from pathlib import Path
 import pytest
 import safetensors.torch
@@ -134,6 +134,21 @@ def test_v1_4():
     for broken in (lambda: split_groups(x, 5), lambda: TrajMixerV1(25, 4), lambda: TrajMixerV5(25, 4), lambda: DelphiConfig(9, 25, 4)):
         with pytest.raises(ValueError, match='25|12'): broken()
     assert 'n_group' not in DelphiConfig.__dataclass_fields__
+
+
+@torch.no_grad()
+def test_v1_4_groups_are_no_heads():
+    "A change of one head's values reaches every group, through the output map of attention."
+    block, x, mask, rotation, rbf, *_ = a_block('traj_mixer_v1')
+    block.stage = nn.Identity()
+    before = split_groups(block.eval()(x, mask, rotation, rbf), 4)
+    block.attention.v_proj.weight[:6] += 1 # head 0
+    after = split_groups(block(x, mask, rotation, rbf), 4)
+    assert ((after - before)[0].abs().amax((0, 2)) > 1e-6).all()
+    moved = x.clone()
+    moved[..., :6] += 1 # the same six coordinates of the stream are one group
+    touched = split_groups(moved - x, 4).abs().amax((0, 1, 3)) > 0
+    assert touched.tolist() == [True, False, False, False]
 
 
 @torch.no_grad()
@@ -518,6 +533,24 @@ def test_v5_13(tmp_path, capsys):
     assert written['model_parameter_count'] == count(load_checkpoint(tmp_path/'run'/'last').model)
 
 
+def test_v5_13_the_log_prints_both_counts(tmp_path, capsys, monkeypatch):
+    "Where some parameters are fixed the two counts differ; the log prints both, and both are written."
+    from delphi_traj.training import loop
+    def some_fixed(config, vocab):
+        model = Delphi(config, vocab)
+        model.sex_embedding.weight.requires_grad_(False)
+        return model
+    monkeypatch.setattr(loop, 'build_model', some_fixed)
+    (tmp_path/'small.json').write_text(json.dumps(dict(d_model=24, n_head=4, n_layer=2)))
+    loop.delphi_train('simulated:60:0', out=str(tmp_path/'run'), config=str(tmp_path/'small.json'),
+                      steps=1, batch_size=8, device='cpu')
+    said = capsys.readouterr().out
+    written = json.loads((tmp_path/'run'/'last'/'train_config.json').read_text())
+    every, trained = written['model_parameter_count'], written['trainable_parameter_count']
+    assert every - trained == 2 * 24
+    assert f'{every:,} parameters' in said and f'{trained:,} trainable' in said
+
+
 def test_v5_14(saved):
     "Only traj_mixer_v5 with norm, intra projections, static gate and cross projections is taken; v4 and older are refused."
     check_refusals(saved, 'traj_mixer_v5', ['norm.weight', 'intra_gate_proj', 'intra_value_proj', 'intra_output_proj', 'intra_gate_logits',
@@ -575,18 +608,56 @@ def test_ledger_notebook(row):
     assert re.search(rf'(?<![\w.]){re.escape(row["id"])}(?!\d)', markdown(row['notebook']))
 
 
+def named_tests(row):
+    "The tests of a row, which stand in one cell with '; ' between them."
+    return row['test'].split('; ')
+
+
+def definition(place):
+    "The function that tests/test_x.py::test_y names, as a syntax tree; None where there is none."
+    file, _, function = place.partition('::')
+    if not (ROOT/file).is_file(): return None
+    tree = ast.parse((ROOT/file).read_text(encoding='utf8'))
+    found = [d for d in tree.body if isinstance(d, ast.FunctionDef) and d.name == function]
+    return found[-1] if found else None
+
+
 @every_row
 def test_ledger_test(row):
-    "The named test is a function of its file in tests/."
-    file, function = row['test'].split('::')
-    text = (ROOT/file).read_text(encoding='utf8')
-    assert file.startswith('tests/') and re.search(rf'^def {re.escape(function)}\(', text, re.M)
+    "Every named test is a function of its file, is named once, and runs in a plain run."
+    places = named_tests(row)
+    assert len(set(places)) == len(places)
+    for place in places:
+        named = re.fullmatch(r'tests/test_\w+\.py::test_\w+', place)
+        assert named, f"{place!r}: expected tests/test_x.py::test_y, with '; ' between tests"
+        assert definition(place) is not None, f'{place} is not there'
+        marks = ' '.join(map(ast.unparse, definition(place).decorator_list))
+        assert not re.search('slow|skip', marks), f'{place} does not run by itself: {marks}'
+
+
+def test_ledger_cells_that_are_wrong():
+    "A comma, a missing blank, a test twice, a misspelt name and a test that only --slow runs are seen."
+    good = 'tests/test_ledger.py::test_v1_1'
+    test_ledger_test(dict(test=f'{good}; tests/test_ledger.py::test_v1_2'))
+    slow = 'tests/test_simulator.py::test_every_code_over_seeds'
+    wrong = [f'{good}, {good}', f'{good};{good}', f'{good}; {good}', f'{good}x', f'{good}; {slow}']
+    for cell in wrong + [f'{good}; ', '']:
+        with pytest.raises(AssertionError): test_ledger_test(dict(test=cell))
+
+
+def cells_of(line):
+    "The cells of a row of an HTML table as text, '; ' for a break."
+    cells = re.findall(r'<td[^>]*>(.*?)</td>', line, re.S)
+    return [html.unescape(re.sub('<[^>]+>', '', cell.replace('<br>', '; '))) for cell in cells]
 
 
 def test_index_shows_the_ledger():
-    "The saved table of the front page is the ledger of today."
+    "The saved table of the front page is the ledger of today, in every column."
     notebook = json.loads((ROOT/'nbs/index.ipynb').read_text(encoding='utf8'))
-    pages = [''.join(o['data']['text/html']) for c in notebook['cells'] for o in c.get('outputs', []) if 'text/html' in o.get('data', {})]
-    table = next(page for page in pages if 'V1.1' in page)
-    lines = [[html.unescape(re.sub('<[^>]+>', '', cell)) for cell in re.findall(r'<td[^>]*>(.*?)</td>', line, re.S)] for line in table.split('<tr>')]
-    assert {line[0]: line[2] for line in lines if line} == {row['id']: row['notebook'] for row in rows()}
+    outputs = [o.get('data', {}) for c in notebook['cells'] for o in c.get('outputs', [])]
+    table = next(page for o in outputs if 'V1.1' in (page := ''.join(o.get('text/html', ''))))
+    shown = [line for line in map(cells_of, table.split('<tr>')) if line]
+    def wanted(row):
+        symbol, test = row['symbol'].replace('delphi_traj.', ''), row['test'].replace('tests/', '')
+        return [row['id'], row['statement'], row['notebook'], symbol, test]
+    assert shown == list(map(wanted, rows()))

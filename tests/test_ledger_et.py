@@ -2,6 +2,7 @@
 import copy, json, math, re, shutil
 from dataclasses import replace
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 from delphi_traj.data.batches import Batch
@@ -188,7 +189,7 @@ def test_et_4(mode, time_mode):
     core.register_forward_pre_hook(lambda module, args, kwargs: given.append(kwargs['memory']), with_kwargs=True)
     model(batch)
     assert len(made) == 1 and len(given) == 12 and all(memory is made[0] for memory in given)
-    assert all(map(torch.equal, made[0], before))
+    assert all(map(close, made[0], before)) # computed twice: equal to rounding on any machine
 
 
 @every_mode
@@ -427,7 +428,7 @@ def test_et_16():
         cores = [copy.deepcopy(core) for _ in range(3)]
         one = three = state
         for c in cores: one, three = core(one, **shared), c(three, **shared)
-        assert torch.equal(one, three)
+        assert close(one, three, 1e-12) # other tensors in memory may meet other kernels
         model.zero_grad(); one.pow(2).sum().backward(); three.pow(2).sum().backward()
         for name, p in core.named_parameters():
             if p.grad is not None: assert close(p.grad, sum(c.get_parameter(name).grad for c in cores), 1e-9 * (1 + p.grad.abs().max())), name
@@ -465,7 +466,8 @@ def test_et_18():
         for i in range(g):
             for r in range(d): flat[:, :, i * d + r] = last[:, :, i, r]
         wanted = normalised(flat, model.final_norm)
-        assert H.shape == ((3, g * d) if mode == 'all_future' else (3, 5, g * d)) and torch.equal(model(batch), H)
+        assert H.shape == ((3, g * d) if mode == 'all_future' else (3, 5, g * d))
+        assert close(model(batch), H, 1e-12)
         assert close(H, wanted[:, 0] if mode == 'all_future' else wanted)
         found, base = model.log_hazard(H), model.head.log_base_rate
         table, bias = (model.token_embedding.weight, 0.) if mode == 'next_token' else (model.head.scale_proj.weight, model.head.scale_proj.bias)
@@ -483,10 +485,16 @@ def test_et_19():
             model.load_state_dict({n: t for n, t in source.state_dict().items() if n in model.state_dict()}, strict=False)
             model.head.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
             got = model.hazards(model(batch))
-            assert torch.equal(seen[0], H) and torch.equal(got.log_scale, wanted.log_scale)
-            if head == 'exponential': assert got.log_shape is None and torch.equal(hazards_of(model.log_hazard(H)).log_scale, got.log_scale)
-            if head == 'weibull': assert torch.equal(got.log_shape, wanted.log_shape)
-            if head == 'mixed': assert torch.equal(got.log_shape, torch.where(torch.arange(len(VOCAB)) == VOCAB.death, wanted.log_shape, 0.))
+            assert close(seen[0], H, 1e-12) # two models: equal to rounding
+            assert close(got.log_scale, wanted.log_scale, 1e-12)
+            if head == 'exponential':
+                again = hazards_of(model.log_hazard(H)).log_scale
+                assert got.log_shape is None and close(again, got.log_scale, 1e-12)
+            if head == 'weibull': assert close(got.log_shape, wanted.log_shape, 1e-12)
+            if head == 'mixed':
+                death = torch.arange(len(VOCAB)) == VOCAB.death
+                assert close(got.log_shape, torch.where(death, wanted.log_shape, 0.), 1e-12)
+                assert not got.log_shape[..., ~death].any()
 
 
 SECTION_11 = dict(model_architecture=TAG, model_size='nano', d_model=120, n_trajectory=6, trajectory_dim=20, traj_hidden=24, n_reasoning_rounds=12)
@@ -554,6 +562,10 @@ def test_et_21_one_core(good, refused):
 
 def test_et_21_fingerprint(good, refused):
     "The numbers inside the weights must be there and agree with the JSON; six rounds instead of twelve are caught although every shape agrees."
+    inside = safetensors.torch.load((good/'model.safetensors').read_bytes())
+    for name in ('d_model', 'n_trajectory', 'n_reasoning_rounds'):
+        assert f'fingerprint.{name}' in inside
+        assert inside[f'fingerprint.{name}'].item() == SECTION_11[name]
     for name, value in dict(d_model=240, n_trajectory=5, n_reasoning_rounds=6).items():
         refused(f'fingerprint.{name}', weights=lambda w: w.update({f'fingerprint.{name}': torch.tensor(value)}))
         refused(f'fingerprint.{name}', weights=lambda w: w.pop(f'fingerprint.{name}'))

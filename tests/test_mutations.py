@@ -1,9 +1,10 @@
 """Keeps the tests honest: one-line changes of the package, each of which must make the test that is named beside it fail."""
-from mutations import copies, outcome, statements, checks_of
+from mutations import copies, outcome, place, statements, checks_of
+from test_ledger import named_tests, rows
 
 MIX, ATT, CLOCK, GROUPS = 'layers/mixers.py', 'layers/attention.py', 'layers/clock.py', 'layers/groups.py'
 DELPHI, HEADS, BATCH, EVENTS, SIM = 'models/delphi.py', 'models/heads.py', 'data/batches.py', 'data/events.py', 'data/simulator.py'
-SAVE = 'training/checkpoints.py'
+SAVE, LOOP = 'training/checkpoints.py', 'training/loop.py'
 V1_SHAPES = 'self.gate_proj, self.value_proj, self.output_proj = unfilled(d, g, h), unfilled(d, g, h), unfilled(d, h, g)'
 # (id, what is broken): (module, text that stands in it exactly once, text in its place, test that must fail)
 MUTATIONS = {
@@ -17,6 +18,8 @@ MUTATIONS = {
         MIX, 'return x + self.dropout(self.branch(', 'return self.norm(x) + self.dropout(self.branch(', 'ledger::test_v1_3'),
     ('V1.4', 'groups are strided, not consecutive'): (
         GROUPS, "'... (g d) -> ... g d'", "'... (d g) -> ... g d'", 'ledger::test_v1_4'),
+    ('V1.4', 'attention without its output map'): (
+        ATT, "return self.o_proj(", "return (", 'ledger::test_v1_4_groups_are_no_heads'),
     ('V1.5', 'alignment transposed'): (
         GROUPS, 'rows @ weight,', 'rows @ weight.transpose(1, 2),', 'ledger::test_v1_5'),
     ('V1.6', 'gate without SiLU'): (
@@ -92,6 +95,16 @@ MUTATIONS = {
     ('V5.13', 'frozen parameters counted as trainable'): (
         SAVE, 'trainable_parameter_count=total - sum(parameters[n].numel() for n in fixed)',
         'trainable_parameter_count=total', 'ledger::test_v5_13'),
+    ('V5.13', 'the log gives the total for the trainable count'): (
+        LOOP, '{model.parameter_count(trainable=True):,} trainable',
+        '{model.parameter_count():,} trainable',
+        'ledger::test_v5_13_the_log_prints_both_counts'),
+    ('V5.13', 'the log gives the trainable count for the total'): (
+        LOOP, '{model.parameter_count():,} parameters, {', '{model.parameter_count(trainable=True):,} parameters, {',
+        'ledger::test_v5_13_the_log_prints_both_counts'),
+    ('V5.13', 'the trainable count is not printed'): (
+        LOOP, ', {model.parameter_count(trainable=True):,} trainable', '',
+        'ledger::test_v5_13_the_log_prints_both_counts'),
     ('V5.14', 'another tag than expected is let in'): (
         SAVE, 'if expect is not None and tag != expect',
         "if expect == 'traj_mixer_v5' and tag != expect", 'ledger::test_v5_14'),
@@ -176,6 +189,10 @@ MUTATIONS = {
     ('simulator', 'companions do not happen'): (
         SIM, 'rng.random(had.shape) < world.together[cause]',
         'rng.random(had.shape) < 0', 'simulator::test_every_code_as_often_as_expected'),
+    ('simulator', 'integrals of the hazards forget history'): (
+        SIM, 'log_rate = self.own_log_hazard(sex, had)\n    return gompertz_cumulative',
+        'log_rate = self.own_log_hazard(sex, had & False)\n    return gompertz_cumulative',
+        'simulator::test_history_acts_as_the_hazards_say'),
     ('simulator', 'events come a year late'): (
         SIM, 'return 50 + np.log(grown) / slope',
         'return 51 + np.log(grown) / slope', 'simulator::test_every_code_as_often_as_expected'),
@@ -183,6 +200,22 @@ MUTATIONS = {
 
 
 test_mutation_is_noticed, test_without_mutation = checks_of(MUTATIONS)
+
+
+def unnamed(mutations):
+    "(statement, test) where the test which notices a broken statement is not named in its row."
+    ledger = {row['id']: named_tests(row) for row in rows()}
+    noticed = {(part, place(test)) for names, (*_, test) in mutations.items()
+               for part in statements({names})}
+    return sorted((part, test) for part, test in noticed
+                  if part in ledger and test not in ledger[part])
+
+
+def test_the_ledger_names_the_tests_that_notice():
+    "A change that breaks a statement is noticed by a test which the statement's own row names."
+    assert not unnamed(MUTATIONS)
+    made_up = {('V5.13', 'made up'): (LOOP, '', '', 'ledger::test_v5_12')}
+    assert unnamed(made_up) == [('V5.13', place('ledger::test_v5_12'))]
 
 
 def test_ids_are_covered():

@@ -1,6 +1,6 @@
 """Keeps the event-trajectory tests honest: one-line changes, at least one for each statement, each of which must make its test fail."""
 from mutations import copies, outcome, statements, checks_of
-from test_mutations import ATT, CLOCK, MIX, SAVE
+from test_mutations import ATT, CLOCK, MIX, SAVE, unnamed
 
 ET = 'models/event_trajectory.py'
 # (id, what is broken): (module, text that stands in it exactly once, text in its place, test that must fail)
@@ -66,6 +66,16 @@ MUTATIONS = {
         SAVE, 'traj_hidden=config.traj_hidden,', 'traj_hidden=config.trajectory_dim,', 'ledger_et::test_et_20'),
     ('ET.21', 'the fingerprint is not compared'): (
         SAVE, 'if type(found) is not type(wanted) or found != wanted', 'if False', 'ledger_et::test_et_21_fingerprint'),
+    ('ET.21', 'the fingerprint lacks the rounds'): (
+        SAVE, 'dict(architecture=architecture(config), **asdict(config)).items()}',
+        'dict(architecture=architecture(config), **asdict(config)).items() '
+        "if name != 'n_reasoning_rounds'}",
+        'ledger_et::test_et_21_fingerprint'),
+    ('ET.21', 'the fingerprint lacks the widths'): (
+        SAVE, 'dict(architecture=architecture(config), **asdict(config)).items()}',
+        'dict(architecture=architecture(config), **asdict(config)).items() '
+        "if name not in ('d_model', 'n_trajectory')}",
+        'ledger_et::test_et_21_fingerprint'),
     ('ET.21', 'a second core is not looked for'): (
         SAVE, "if n.startswith('reasoning_core')}", "if n.startswith('reasoning_core.')}", 'ledger_et::test_et_21_one_core'),
     ('ET.21', 'traj_mixer_v2 is taken for what is expected'): (
@@ -93,6 +103,11 @@ MUTATIONS = {
 
 
 test_mutation_is_noticed, test_without_mutation = checks_of(MUTATIONS)
+
+
+def test_the_ledger_names_the_tests_that_notice():
+    "A change that breaks a statement is noticed by a test which the statement's own row names."
+    assert not unnamed(MUTATIONS)
 
 
 def test_ids_are_covered():

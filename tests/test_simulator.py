@@ -3,7 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
-from delphi_traj.data.simulator import DISEASES, FEMALE_ONLY, MALE_ONLY, expected_events, intervals, make_world, oracle_nll, simulate
+from delphi_traj.data.simulator import (DISEASES, FEMALE_ONLY, MALE_ONLY, events_by_causes, expected_events,
+                                        intervals, make_world, oracle_nll, refitted, simulate)
 
 
 @pytest.fixture(scope='module')
@@ -39,6 +40,50 @@ def test_counts_by_age(world, simulated):
         expected = world.cumulative(begin, end, sex, table.had[:, columns]).sum()
         observed = table.event[(table.end / 365.25 > low) & (table.end / 365.25 <= high)][:, columns].sum()
         assert abs(observed - expected) < 4.5 * np.sqrt(1.3 * expected) # codes of one day vary together
+
+
+def z_by_causes(world, cohort):
+    "Standardised difference of all codes together, by how many of a code's true causes were had."
+    table = events_by_causes(world, cohort, make_world().effect != 0)
+    # codes of one day vary together
+    return (table.observed - table.expected) / np.sqrt(1.3 * table.expected)
+
+
+def test_history_acts_as_the_hazards_say(world, simulated, counts):
+    "Observed and expected agree for those with none, one, two, three and more of a code's causes."
+    assert z_by_causes(world, simulated).abs().max() < 4.5
+    table = events_by_causes(world, simulated, make_world().effect != 0)
+    assert table.observed.sum() == counts.observed.sum()
+    assert table.expected.sum() == pytest.approx(counts.expected.sum())
+    with pytest.raises(ValueError, match='each of 45 codes'):
+        events_by_causes(world, simulated, world.effect[:44, :44] != 0)
+
+
+def test_counts_by_code_cannot_see_history(world, simulated):
+    "A world without effects, fitted again, agrees code by code; causes had and the likelihood find it out."
+    forgetful = refitted(replace(world, effect=0 * world.effect), simulate(20_000, seed=1))
+    counts = expected_events(forgetful, simulated)
+    z = (counts.observed - counts.expected) / np.sqrt(counts.expected)
+    assert z.abs().max() < 4.5 and abs(counts.observed.sum() / counts.expected.sum() - 1) < .03
+    assert z_by_causes(forgetful, simulated).abs().max() > 20
+    assert oracle_nll(forgetful, simulated) > oracle_nll(world, simulated) + .5
+
+
+def test_refitted_rates_fit_the_people_they_were_fitted_to(world):
+    "Expected and observed agree code by code; where some code never happened, rates stay finite."
+    people = simulate(1_000, seed=9)
+    counts = expected_events(refitted(world, people, rounds=12), people)
+    assert counts.expected.to_numpy() == pytest.approx(counts.observed.to_numpy(), rel=1e-3)
+    few = simulate(60, seed=9)
+    assert (expected_events(world, few).observed == 0).any()
+    assert np.isfinite(refitted(world, few).log_rate).all()
+
+
+def test_effects_that_nobody_can_feel(world):
+    "Only between the codes of one sex and those of the other: eight of the twelve in their block."
+    can = np.isfinite(world.by_sex)
+    never = (world.effect != 0) & ~(can[:, None] & can).any(-1)
+    assert never.sum() == 8 and not never[:40].any() and not never[:, :40].any()
 
 
 def test_same_seed_same_cohort():

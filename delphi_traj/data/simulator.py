@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['FAMILIES', 'FEMALE_ONLY', 'MALE_ONLY', 'DISEASES', 'simulator_vocab', 'gompertz_cumulative', 'gompertz_draw', 'World',
-           'make_world', 'simulate', 'Intervals', 'intervals', 'expected_events', 'oracle_nll']
+           'make_world', 'simulate', 'Intervals', 'intervals', 'expected_events', 'refitted', 'events_by_causes',
+           'oracle_nll']
 
 # %% ../../nbs/01_simulator.ipynb #1b521a6e
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 from fastcore.basics import patch
@@ -229,6 +230,31 @@ def expected_events(world:World, cohort:Cohort)->pd.DataFrame: # code, observed,
     integral = world.cumulative(table.begin / 365.25, table.end / 365.25, sex, table.had[:, columns])
     return pd.DataFrame(dict(code=np.array(cohort.vocab.names)[columns],
                              observed=table.event[:, columns].sum(0), expected=integral.sum(0)))
+
+# %% ../../nbs/01_simulator.ipynb #d39059b9
+def refitted(world:World, cohort:Cohort, rounds=6)->World:
+    "The same world with rates under which every code is expected as often as it is observed."
+    for _ in range(rounds):
+        counts = expected_events(world, cohort)
+        change = np.log(counts.observed.clip(lower=.5) / counts.expected).to_numpy()
+        world = replace(world, log_rate=world.log_rate + change)
+    return world
+
+# %% ../../nbs/01_simulator.ipynb #3c5349c0
+def events_by_causes(world:World, cohort:Cohort, # hazards to be judged, people to judge them on
+                     causes, # bool [k k]: causes[k, i] where i is taken for a cause of k
+                     most=4)->pd.DataFrame: # rows: 0, 1, ... `most` or more causes had
+    "Observed and expected events of all codes, by how many of a code's causes its owner has had."
+    table, causes = intervals(cohort), np.asarray(causes, dtype=int)
+    columns, sex = _truth(world, cohort, table)
+    if causes.shape != (len(columns), len(columns)):
+        raise ValueError(f'found causes of shape {causes.shape}; '
+                         f'expected a row and a column for each of {len(columns)} codes')
+    had = table.had[:, columns]
+    integral = world.cumulative(table.begin / 365.25, table.end / 365.25, sex, had)
+    n = np.minimum(had.astype(int) @ causes.T, most).ravel()
+    sums = [np.bincount(n, x.ravel(), most + 1) for x in (table.event[:, columns], integral)]
+    return pd.DataFrame(dict(observed=sums[0], expected=sums[1])).rename_axis('causes had')
 
 # %% ../../nbs/01_simulator.ipynb #fc140c74
 def oracle_nll(world:World, cohort:Cohort)->float: # per event
