@@ -3,7 +3,8 @@ import copy, math, subprocess, sys
 import pytest
 import torch
 from torch import nn
-from delphi_traj.layers.mixers import MIXERS, STAGE_DEFAULTS, make_stage, register_mixer, stage_options
+from delphi_traj.layers.mixers import (MIXERS, STAGE_DEFAULTS, make_stage, register_mixer,
+                                       stage_options)
 from delphi_traj.layers.unimixing import (BlockMixing, PostNormResidual, UniMixing, UniMixingLite, bake, constrain, linear_temperature,
                                           set_temperature)
 
@@ -83,7 +84,7 @@ def test_um_11():
 @pytest.mark.parametrize('make', [UniMixing, lambda *a, **k: UniMixingLite(*a, r, b, **k)], ids=['full', 'lite'])
 @torch.no_grad()
 def test_um_11_in_a_layer(make):
-    "The layers that models use divide their scores by `tau` itself; set to another value, the matrices follow."
+    "The layers of the models divide their scores by `tau` itself, and follow when it is set."
     m = redrawn(make(n, B, n_iters=400))
     for tau in (4., .5, .25):
         set_temperature(m, tau)
@@ -177,11 +178,12 @@ NAMES = ['ffn', 'swiglu', 'traj_mixer_v1', 'traj_mixer_v5', 'token_mixer', 'unim
 
 
 def test_mixers_are_known_without_an_import():
-    "All seven stand in the table and are built in a process that has imported one module; a later import changes nothing."
+    "All seven are built where one module was imported; a later import changes nothing."
     code = ("from delphi_traj.layers.mixers import MIXERS, make_stage; before = dict(MIXERS)\n"
             "print([make_stage(name, 24, 4).training for name in MIXERS], list(MIXERS))\n"
             "import delphi_traj.layers.unimixing; assert MIXERS == before")
-    said = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout
+    run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    said = run.stdout
     assert said.strip() == f'{[True] * 7} {NAMES}'
 
 
@@ -191,13 +193,14 @@ OTHER = dict(hidden_group=7, hidden=9, dropout=.25, group_wise_layer_norm=True) 
 @pytest.mark.parametrize('option', OTHER)
 @pytest.mark.parametrize('name', NAMES)
 def test_an_option_is_used_or_refused(name, option):
-    "An option that a mixer has changes its stage; one that it does not have is an error that names it, unless it is at its default."
+    "An option of a mixer changes its stage; another one is an error, unless it is at its default."
     plain = make_stage(name, 24, 4)
     if option in stage_options(name):
-        assert repr(make_stage(name, 24, 4, **{option: OTHER[option]})) != repr(plain) or count(
-            make_stage(name, 24, 4, **{option: OTHER[option]})) != count(plain)
+        other = make_stage(name, 24, 4, **{option: OTHER[option]})
+        assert (repr(other), count(other)) != (repr(plain), count(plain))
     else:
-        with pytest.raises(ValueError, match=f"{option}={OTHER[option]!r} was given, but the mixer '{name}' has no such option"):
+        said = f"{option}={OTHER[option]!r} was given, but the mixer '{name}' has no such option"
+        with pytest.raises(ValueError, match=said):
             make_stage(name, 24, 4, **{option: OTHER[option]})
     for same in (STAGE_DEFAULTS[option], None):
         assert repr(make_stage(name, 24, 4, **{option: same})) == repr(plain)
@@ -208,7 +211,8 @@ def test_a_mixer_of_ones_own():
     "A registered builder is found by name, with the options of its signature, also as **."
     try:
         register_mixer('mine')(lambda d_model, n_head, scale=1., dropout=0.: nn.Dropout(dropout * scale))
-        assert stage_options('mine') == ('scale', 'dropout') and make_stage('mine', 8, 2, scale=.5, dropout=.5).p == .25
+        assert stage_options('mine') == ('scale', 'dropout')
+        assert make_stage('mine', 8, 2, scale=.5, dropout=.5).p == .25
         with pytest.raises(ValueError, match='hidden=3'): make_stage('mine', 8, 2, hidden=3)
         register_mixer('all')(lambda d_model, n_head, **options: nn.Linear(d_model, options['hidden']))
         assert make_stage('all', 8, 2, hidden=3).out_features == 3

@@ -185,7 +185,7 @@ def test_um_13():
 
 @torch.no_grad()
 def test_um_23_at_start():
-    "As built: flat on small tokens, between flat and sparse behind a LayerNorm, sparse on large ones, its diagonal at chance in all; maps that agree make it diagonal."
+    "Flat on small tokens, sparse on large ones, diagonal only where query and key maps agree."
     torch.manual_seed(0)
     t, d = 16, 32
     a, x = HeterogeneousAttention(t, d), torch.randn(200, t, d)
@@ -197,7 +197,7 @@ def test_um_23_at_start():
     a.key.copy_(a.query)
     assert diagonal(3) > .9
     G = group_permutation(4, 4)
-    assert G.trace() == 4 and G.sum(0).tolist() == G.sum(1).tolist() == [1] * t # a quarter stays, each is read once
+    assert G.trace() == 4 and G.sum(0).tolist() == G.sum(1).tolist() == [1] * t
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from delphi_traj.evaluation.ranking import (auc, count_flops, evaluate_ranker, e
                                             flops_of, log_loss, logit_loss, matmul_peak, mfu, per_user_auc,
                                             rank_measures, ranker_mfu, ranking_measures, scored_labels,
                                             seconds_of, user_auc)
-from delphi_traj.evaluation.ranking import _laws, _t_of_a_bend
+from delphi_traj.evaluation.ranking import least_squares_laws, t_of_a_bend
 from delphi_traj.layers.permutation import unimix
 from delphi_traj.layers.unimixing import UniMixing, UniMixingLite
 from delphi_traj.models.unimixer import RANKERS, make_ranker
@@ -162,7 +162,7 @@ class Loud(torch.nn.Module):
 
 @pytest.mark.parametrize('shift', [0, 20, 200])
 def test_a_saturated_ranker_keeps_its_order(shift):
-    "Ranks and log loss belong to the logits: as float32 probabilities most of these rows are the same 1."
+    "Ranks and log loss belong to the logits: as float32 probabilities most rows are the same 1."
     rng = np.random.default_rng(3)
     data = table(400, seed=3)
     data.dense = (rng.normal(size=(400, 1)) + shift).astype(np.float32)
@@ -171,15 +171,18 @@ def test_a_saturated_ranker_keeps_its_order(shift):
     found = evaluate_ranker(Loud(), data, batch_size=64)
     assert found['auc'] == auc(logit, data.label) > .7
     assert found['user_auc'] == user_auc(logit, data.label, data.user).plain
-    exact = np.where(data.label == 1, np.log1p(np.exp(-logit)), logit + np.log1p(np.exp(-logit))).mean()
+    rest = np.log1p(np.exp(-logit))
+    exact = np.where(data.label == 1, rest, logit + rest).mean()
     assert abs(found['log_loss'] - exact) < 1e-9 * (1 + exact) # float64, another order of operations
-    if shift: assert auc(torch.tensor(logit, dtype=torch.float32).sigmoid(), data.label) < found['auc'] - .02
+    saturated = torch.tensor(logit, dtype=torch.float32).sigmoid()
+    if shift: assert auc(saturated, data.label) < found['auc'] - .02
 
 
 def test_a_real_target_has_no_auc():
     "Values of a real target are no logits: they are refused, though each could be ranked."
     model = make_ranker('unimixer', FIELDS, 2, 8, 1, embedding=4, target='real')
-    with pytest.raises(ValueError, match="found a model of target='real'.*squared error"): evaluate_ranker(model, table())
+    with pytest.raises(ValueError, match="found a model of target='real'.*squared error"):
+        evaluate_ranker(model, table())
 
 
 def test_log_loss_of_logits():
@@ -254,7 +257,8 @@ def attention_of(backend):
 @pytest.mark.parametrize('heads, queries, keys, e, f', [(2, 4, 4, 4, 4), (1, 5, 7, 3, 6), (3, 1, 9, 8, 8)])
 def test_attention_counts_alike_by_every_kernel(heads, queries, keys, e, f):
     "Scores and weighted values, 2 b h q k (e + f), fused or written out, and in the layers of the library."
-    q, k, v = torch.randn(2, heads, queries, e), torch.randn(2, heads, keys, e), torch.randn(2, heads, keys, f)
+    q, k = torch.randn(2, heads, queries, e), torch.randn(2, heads, keys, e)
+    v = torch.randn(2, heads, keys, f)
     want = 2 * 2 * heads * queries * keys * (e + f)
     kernels = [SDPBackend.MATH] + [SDPBackend.FLASH_ATTENTION] * (e == f)
     assert {flops_of(attention_of(kernel), q, k, v) for kernel in kernels} == {want}
@@ -336,13 +340,13 @@ STUDIES = {'alone': (np.repeat([1., 4, 16, 64], 3), .003, .13, 3e-4, 0),
 @pytest.mark.parametrize('level', [.9, .95])
 @pytest.mark.parametrize('name', STUDIES)
 def test_intervals_cover(name, level):
-    "Simulated runs: the interval of the exponent holds the truth as often as it says, within 3 standard errors."
+    "Simulated runs: the interval holds the truth as often as it says, within 3 standard errors."
     (n, a, b, sd, runs), hits = STUDIES[name], []
     for seed in range(600):
         rng = np.random.default_rng(seed)
         reference = rng.normal(0, sd, runs) if runs else None
         gain = a * n**b + rng.normal(0, sd, len(n)) - (reference.mean() if runs else 0)
-        fitted = _laws(n, gain[None])[1][0]
+        fitted = least_squares_laws(n, gain[None])[1][0]
         low, high = exponent_interval(n, gain, fitted, reference, level)
         assert low <= fitted <= high
         hits.append(low <= b <= high)
@@ -350,10 +354,10 @@ def test_intervals_cover(name, level):
 
 
 def test_a_bend_is_tested_by_regression():
-    "The t of `exponent_interval` is that of statsmodels-like least squares, by the normal equations."
+    "The t of `exponent_interval` is that of least squares, by the normal equations."
     n, gain, reference = np.array([1., 2, 5, 9, 9]), np.array([.3, .5, .7, 1., .9]), np.array([.5, .4, .7])
     b = np.array([.2, .6])
-    t, free = _t_of_a_bend(n, gain, reference, b)
+    t, free = t_of_a_bend(n, gain, reference, b)
     assert free == 5 + 3 - 3
     for i in range(2):
         X = np.zeros((8, 3)); X[:, 0] = 1; X[:5, 1] = n**b[i]; X[:5, 2] = n**b[i] * np.log(n)
@@ -370,7 +374,7 @@ def test_an_exponent_interval_has_ends():
     low, high = exponent_interval(n, .003 * n**.4, .4)
     assert .399 < low <= .4 <= high < .401
     wild = .003 * n**.4 + np.random.default_rng(1).normal(0, .05, 12)
-    low, high = exponent_interval(n, wild, _laws(n, wild[None])[1][0])
+    low, high = exponent_interval(n, wild, least_squares_laws(n, wild[None])[1][0])
     assert -3 <= low <= high <= 3 and high - low > 1
     two = exponent_interval(np.array([1., 1, 8]), np.array([1., 1.1, 2.]), .31)
     assert two[0] < .31 < two[1]

@@ -329,7 +329,8 @@ def swiglu_stage(d_model, n_head, *, hidden=None, dropout=0.0):
 
 # %% ../../nbs/11_mixers.ipynb #4a25e4ac
 @register_mixer('traj_mixer_v1')
-def traj_mixer_v1_stage(d_model, n_head, *, hidden_group=20, dropout=0.0, group_wise_layer_norm=False):
+def traj_mixer_v1_stage(d_model, n_head, *, hidden_group=20, dropout=0.0,
+                        group_wise_layer_norm=False):
     "LayerNorm (V1.2) or its group-wise ablation (V1.13), `TrajMixerV1`, residual."
     branch = TrajMixerV1(d_model, n_head, hidden_group)
     norm = nn.LayerNorm(d_model)
@@ -356,6 +357,6 @@ def make_stage(
     builder, has = stage_builder(name), stage_options(name)
     given = {o: v for o, v in options.items() if v is not None and v != STAGE_DEFAULTS.get(o)}
     for option in given.keys() - set(has):
-        raise ValueError(f"{option}={given[option]!r} was given, but the mixer {name!r} has no such "
-                         f"option; it has {', '.join(has)}: leave it out.")
+        raise ValueError(f"{option}={given[option]!r} was given, but the mixer {name!r} has no "
+                         f"such option; it has {', '.join(has)}: leave it out.")
     return builder(d_model, n_head, **given)

@@ -150,7 +150,7 @@ def composed(self:HiFormerAttention,
     right:Tensor, # R, [h k (t e)]
 )->Tensor:        # [b h t e]
     "One key or value for every token, each a function of all tokens (UM.19)."
-    low = einsum(merge_groups(x), left, 'b l, h l k -> b h k') # the low rank first, at any batch size
+    low = einsum(merge_groups(x), left, 'b l, h l k -> b h k') # first, at any batch size
     y = einsum(low, right, 'b h k, h k n -> b h n')
     return rearrange(y, 'b h (t e) -> b h t e', t=self.n_token)
 

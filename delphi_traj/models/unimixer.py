@@ -615,4 +615,5 @@ def make_ranker(
     builder = ranker_builder(name)
     if depth < 0: raise ValueError(f"Found depth={depth}; expected a number of blocks, 0 or more.")
     tokenizer = FeatureTokenizer(fields, n_token, width, embedding, order)
-    return Ranker(tokenizer, builder(n_token, width, depth, **options), width, target, balance_weight)
+    backbone = builder(n_token, width, depth, **options)
+    return Ranker(tokenizer, backbone, width, target, balance_weight)

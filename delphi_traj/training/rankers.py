@@ -186,7 +186,7 @@ def score_interactions(model:nn.Module, data:Interactions, batch_size:int=4096)-
 
 # %% ../../nbs/32_ranker_training.ipynb #f5bb7b94
 def predict_interactions(model:nn.Module, data:Interactions, batch_size:int=4096)->np.ndarray: # [n]
-    "A ranker's probability or mean of every row, float64 (of a binary target from the logit in float64)."
+    "A ranker's probability, from the logit in float64, or mean of every row."
     output = score_interactions(model, data, batch_size)
     return expit(output) if model.target == 'binary' else output
 
