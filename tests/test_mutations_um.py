@@ -96,8 +96,9 @@ MUTATIONS = {
         MEASURE, 'display=False, custom_mapping=KERNELS', 'display=False', 'ranking::test_attention_counts_alike_by_every_kernel'),
     ('UM.20', 'queries, keys and values are made twice'): (
         RANK, 'self.weights(q, k) @ v,', 'self.weights(q, k) @ self.project(x)[2],', 'ranking::test_counter_and_formula_agree'),
-    ('UM.20', 'the fast path hides its operations'): (
-        MEASURE, 'set_fastpath_enabled(False)', 'set_fastpath_enabled(True)', 'ranking::test_a_count_does_not_depend_on_the_fast_path_or_on_a_vector'),
+    ('UM.20', 'products with a vector count nothing'): (
+        MEASURE, 'aten.mv: _vector_flop', 'aten.mv: lambda *a, **k: 0',
+        'ranking::test_layers_of_the_library_and_products_with_a_vector'),
     ('UM.20', 'an exponent without the scatter of its reference'): (
         MEASURE, 'np.r_[gain, reference - np.mean(reference)]', 'np.r_[gain, 0 * reference]', 'ranking::test_intervals_cover'),
     ('UM.20', 'an exponent with a normal quantile'): (
@@ -117,7 +118,8 @@ MUTATIONS = {
     ('UM.21', 'two streams cannot be switched off'): (
         UM, "if norm == 'siamese' else PostNorm(blocks, width, eps)", 'if norm else PostNorm(blocks, width, eps)', 'ledger_um_unimixer::test_um_21_model'),
     ('UM.21', 'an option that a mixer has not is ignored'): (
-        MIX, 'for option in given.keys() - set(has):', 'for option in ():', 'ledger_um_layers::test_an_option_is_used_or_refused'),
+        MIX, 'if v is not None and v != STAGE_DEFAULTS.get(o)}', 'if o in has}',
+        'ledger_um_layers::test_an_option_is_used_or_refused'),
     ('UM.22', 'low-rank scores are applied as they are'): (
         PERM, 'P = log_P.exp()', 'P = log_P', 'ledger_um_layers::test_um_22'),
     ('UM.23', 'every coordinate stays'): (

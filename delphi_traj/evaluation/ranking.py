@@ -144,11 +144,7 @@ KERNELS = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attentio
 @torch.no_grad()
 def flops_of(function, *inputs)->int:
     "Operations of one call: 2 for each multiply-add of a matrix product, nothing else (UM.20)."
-    fused = torch.backends.mha.get_fastpath_enabled() # one kernel for a layer, without a name
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with FlopCounterMode(display=False, custom_mapping=KERNELS) as counter: function(*inputs)
-    finally: torch.backends.mha.set_fastpath_enabled(fused)
+    with FlopCounterMode(display=False, custom_mapping=KERNELS) as counter: function(*inputs)
     return counter.get_total_flops()
 
 # %% ../../nbs/45_ranking.ipynb #dcb4a1e5
