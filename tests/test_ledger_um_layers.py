@@ -1,9 +1,10 @@
 """One test for each statement of the UniMixer notes about the two mixing layers, by loops over the formulas."""
-import copy, math
+import copy, math, subprocess, sys
 import pytest
 import torch
 from torch import nn
-from delphi_traj.layers.mixers import make_stage
+from delphi_traj.layers.mixers import (MIXERS, STAGE_DEFAULTS, make_stage, register_mixer,
+                                       stage_options)
 from delphi_traj.layers.unimixing import (BlockMixing, PostNormResidual, UniMixing, UniMixingLite, bake, constrain, linear_temperature,
                                           set_temperature)
 
@@ -78,6 +79,21 @@ def test_um_11():
     assert largest == sorted(largest) and abs(largest[0] - 1 / 6) < .01 and largest[-1] > .9
     ring = 1 - torch.eye(3).double()
     assert close(constrain(ring, .05, True, True, 50), ring / 2, 1e-8)
+
+
+@pytest.mark.parametrize('make', [UniMixing, lambda *a, **k: UniMixingLite(*a, r, b, **k)], ids=['full', 'lite'])
+@torch.no_grad()
+def test_um_11_in_a_layer(make):
+    "The layers of the models divide their scores by `tau` itself, and follow when it is set."
+    m = redrawn(make(n, B, n_iters=400))
+    for tau in (4., .5, .25):
+        set_temperature(m, tau)
+        G, local = m.matrices()
+        S, Z = m.scores()
+        assert close(G, scaled((S + S.T) / 2, tau), 1e-8)
+        for W, z in zip(local, Z): assert close(W, scaled((z + z.T) / 2, tau), 1e-8)
+    flat, sharp = (set_temperature(m, tau) or m.matrices()[0].amax(1).mean() for tau in (1e4, .02))
+    assert abs(flat - 1 / n) < 1e-3 and sharp > .6
 
 
 @torch.no_grad()
@@ -156,6 +172,52 @@ def test_um_22():
     for basis, rank, depth in ((2, 2, 2), (8, 64, 4), (4, 16, 8)):
         stack = nn.Sequential(*[UniMixingLite(128, 6, rank, basis) for _ in range(depth)])
         assert count(stack) == depth * (basis * 36 + 128 * basis + 256 * rank)
+
+
+NAMES = ['ffn', 'swiglu', 'traj_mixer_v1', 'traj_mixer_v5', 'token_mixer', 'unimixing', 'unimixing_lite']
+
+
+def test_mixers_are_known_without_an_import():
+    "All seven are built where one module was imported; a later import changes nothing."
+    code = ("from delphi_traj.layers.mixers import MIXERS, make_stage; before = dict(MIXERS)\n"
+            "print([make_stage(name, 24, 4).training for name in MIXERS], list(MIXERS))\n"
+            "import delphi_traj.layers.unimixing; assert MIXERS == before")
+    run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    said = run.stdout
+    assert said.strip() == f'{[True] * 7} {NAMES}'
+
+
+OTHER = dict(hidden_group=7, hidden=9, dropout=.25, group_wise_layer_norm=True) # none of them a default
+
+
+@pytest.mark.parametrize('option', OTHER)
+@pytest.mark.parametrize('name', NAMES)
+def test_an_option_is_used_or_refused(name, option):
+    "An option of a mixer changes its stage; another one is an error, unless it is at its default."
+    plain = make_stage(name, 24, 4)
+    if option in stage_options(name):
+        other = make_stage(name, 24, 4, **{option: OTHER[option]})
+        assert (repr(other), count(other)) != (repr(plain), count(plain))
+    else:
+        said = f"{option}={OTHER[option]!r} was given, but the mixer '{name}' has no such option"
+        with pytest.raises(ValueError, match=said):
+            make_stage(name, 24, 4, **{option: OTHER[option]})
+    for same in (STAGE_DEFAULTS[option], None):
+        assert repr(make_stage(name, 24, 4, **{option: same})) == repr(plain)
+    with pytest.raises(ValueError, match='widht=0 was given'): make_stage(name, 24, 4, widht=0)
+
+
+def test_a_mixer_of_ones_own():
+    "A registered builder is found by name, with the options of its signature, also as **."
+    try:
+        register_mixer('mine')(lambda d_model, n_head, scale=1., dropout=0.: nn.Dropout(dropout * scale))
+        assert stage_options('mine') == ('scale', 'dropout')
+        assert make_stage('mine', 8, 2, scale=.5, dropout=.5).p == .25
+        with pytest.raises(ValueError, match='hidden=3'): make_stage('mine', 8, 2, hidden=3)
+        register_mixer('all')(lambda d_model, n_head, **options: nn.Linear(d_model, options['hidden']))
+        assert make_stage('all', 8, 2, hidden=3).out_features == 3
+    finally:
+        for name in ('mine', 'all'): MIXERS.pop(name, None)
 
 
 @pytest.mark.parametrize('name', ['token_mixer', 'unimixing', 'unimixing_lite'])

@@ -184,6 +184,23 @@ def test_um_13():
 
 
 @torch.no_grad()
+def test_um_23_at_start():
+    "Flat on small tokens, sparse on large ones, diagonal only where query and key maps agree."
+    torch.manual_seed(0)
+    t, d = 16, 32
+    a, x = HeterogeneousAttention(t, d), torch.randn(200, t, d)
+    assert all(w.std() > .5 * (1 / d)**.5 for w in (a.query, a.key, a.value, a.output_proj))
+    spread = lambda size: (1 / a.global_pattern(size * x).square().sum(-1)).mean().item()
+    diagonal = lambda size: a.global_pattern(size * x).diagonal(dim1=-2, dim2=-1).mean().item()
+    assert spread(.01) > 15.99 and 5 < spread(1) < 12 and spread(30) < 1.1
+    assert all(abs(diagonal(size) - 1 / t) < .02 for size in (.01, 1, 30))
+    a.key.copy_(a.query)
+    assert diagonal(3) > .9
+    G = group_permutation(4, 4)
+    assert G.trace() == 4 and G.sum(0).tolist() == G.sum(1).tolist() == [1] * t
+
+
+@torch.no_grad()
 def test_um_19_attentions():
     "HiFormer's composed keys and values, FAT's composed maps and modulated scores, and the block around them."
     x = draw(2, T, D)

@@ -1,5 +1,5 @@
 """One test for each statement of the UniMixer notes about the whole model: tokens, per-token SwiGLU, two streams, experts, switches."""
-import copy, math
+import copy, math, subprocess, sys
 import pytest
 import torch
 from hypothesis import given, strategies as st
@@ -323,6 +323,32 @@ def test_renamed_tokens(options):
         experts = [E * t + i for t in order for i in range(E)] if E else None
         for name, p in block.feed.named_parameters(): p.copy_(p[experts if name.startswith('experts') else order])
     assert close(renamed(x[:, order])[0], model(x)[0][:, order]) and far(model(x[:, order])[0], model(x)[0][:, order])
+
+
+@torch.no_grad()
+def test_um_21_norms():
+    "SiameseNorm has two streams that add up at the end, post-norm one; neither can stand for the other."
+    x = draw(6, T, D)
+    two, one = (redrawn(UniMixer(T, D, M, block=3, norm=norm)) for norm in ('siamese', 'post'))
+    assert isinstance(two.body, SiameseNorm) and isinstance(one.body, PostNorm)
+    assert [n for n, _ in two.named_parameters() if 'pre_norm' in n or 'output_norm' in n]
+    assert not [n for n, _ in one.named_parameters() if 'pre_norm' in n or 'output_norm' in n]
+    z = x
+    for block, norm in zip(one.body.blocks, one.body.post_norm): z = norm(z + block(z)[0])
+    assert close(one(x)[0], z)
+
+
+def test_rankers_are_known_without_an_import():
+    "All eight stand in the table and are built in a process that has imported one module only."
+    code = ("from delphi_traj.data.interactions import Field\n"
+            "from delphi_traj.models.unimixer import RANKERS, make_ranker\n"
+            "fields = [Field('a', size=5), Field('b', size=5)]\n"
+            "print([make_ranker(n, fields, 2, 8, 1, embedding=4).parameter_count() > 0\n"
+            "       for n in RANKERS], list(RANKERS))")
+    run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
+    names = ['unimixer', 'unimixer_lite', 'hetero_attention', 'hiformer', 'fat', 'rankmixer',
+             'tokenmixer_large', 'wukong']
+    assert run.stdout.strip() == f'{[True] * 8} {names}'
 
 
 def test_refusals_and_blocks():

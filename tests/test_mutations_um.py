@@ -4,6 +4,7 @@ from pathlib import Path
 from mutations import copies, outcome, statements, checks_of
 
 PERM, MIXING, UM, RANK = 'layers/permutation.py', 'layers/unimixing.py', 'models/unimixer.py', 'models/rankers.py'
+MIX = 'layers/mixers.py'
 FIT, MEASURE, TABLES, MEDS, EXPORT = 'training/rankers.py', 'evaluation/ranking.py', 'data/interactions.py', 'data/meds.py', 'evaluation/export.py'
 LEDGER = Path(__file__).parents[1]/'data/ledger.csv'
 # (id, what is broken): (module, text that stands in it exactly once, text in its place, test that must fail)
@@ -26,6 +27,9 @@ MUTATIONS = {
         PERM, 'return torch.eye(t * h)[source]', 'return torch.eye(t * h)[:, source]', 'ledger_um::test_um_6'),
     ('UM.7, UM.10', 'only columns are measured'): (
         PERM, 'torch.maximum((rows - 1).abs().amax(-1), (columns - 1).abs().amax(-1))', '(columns - 1).abs().amax(-1)', 'ledger_um::test_um_10'),
+    ('UM.7', 'every matrix is doubly stochastic'): (
+        PERM, '    rows, columns = P.sum(-1), P.sum(-2)\n', '    rows, columns = torch.ones_like(P.sum(-1)), torch.ones_like(P.sum(-2))\n',
+        'ledger_um::test_um_7_residual'),
     ('UM.8', 'blocks interleaved'): (
         PERM, "'n c m e -> (n c) (m e)'", "'n c m e -> (c n) (m e)'", 'ledger_um::test_um_8'),
     ('UM.9', 'local matrices transposed'): (
@@ -36,6 +40,13 @@ MUTATIONS = {
         PERM, 'symmetric_half_steps((S + S.mT) / 2, n_iters, tol)', 'symmetric_half_steps(S, n_iters, tol)', 'ledger_um::test_um_10'),
     ('UM.11', 'a temperature that multiplies'): (
         PERM, 'sinkhorn(wide / self.tau', 'sinkhorn(wide * self.tau', 'ledger_um::test_um_11'),
+    ('UM.11', 'a temperature squared'): (
+        PERM, 'sinkhorn(wide / self.tau', 'sinkhorn(wide / self.tau**2', 'ledger_um::test_um_11'),
+    ('UM.11', 'a temperature squared in the layers'): (
+        MIXING, 'sinkhorn(scores / tau', 'sinkhorn(scores / tau**2', 'ledger_um_layers::test_um_11_in_a_layer'),
+    ('UM.11', 'a temperature that is never set'): (
+        MIXING, 'for m in found: m.tau.fill_(positive_temperature(tau))', 'for m in found: positive_temperature(tau)',
+        'ledger_um_layers::test_um_11_in_a_layer'),
     ('UM.12', 'norm of the mixing only'): (
         MIXING, 'return self.norm(x + self.mixing(x))', 'return x + self.norm(self.mixing(x))', 'ledger_um_layers::test_um_12'),
     ('UM.12', 'a residual around the SwiGLU'): (
@@ -56,6 +67,9 @@ MUTATIONS = {
         'return max(start - step / total * (start - end), end)', 'ledger_um_layers::test_um_17'),
     ('UM.17', 'the last step is not at the end'): (
         FIT, 'options.tau_steps or max(total - 1, 1)', 'options.tau_steps or total', 'rankers_training::test_um_17_in_training'),
+    ('UM.17', 'the second stage starts from fresh weights'): (
+        FIT, '        stages.append(', "        if stage: model.apply(lambda m: getattr(m, 'reset_parameters', int)())\n        stages.append(",
+        'rankers_training::test_warm_start_is_two_trainings'),
     ('UM.18', 'gates rescaled to one'): (
         UM, 'return gate, *gate.topk(self.top_k, -1)', 'best, chosen = gate.topk(self.top_k, -1)\n    return gate, best / best.sum(-1, keepdim=True), chosen',
         'ledger_um_unimixer::test_um_18'),
@@ -67,10 +81,28 @@ MUTATIONS = {
         RANK, "'b h (t e) -> b h t e', t=self.n_token", "'b h (e t) -> b h t e', t=self.n_token", 'ledger_um_rankers::test_um_19_attentions'),
     ('UM.19', 'FAT: factors are added'): (
         RANK, '(score * self.modulation)', '(score + self.modulation)', 'ledger_um_rankers::test_um_19_attentions'),
+    ('UM.19', 'FAT: no factors'): (
+        RANK, '(score * self.modulation)', 'score', 'ledger_um_rankers::test_um_19_attentions'),
+    ('UM.19', 'RankMixer: no mixing'): (
+        RANK, 'self.mixing_norm(self.mixing(x) + x)', 'self.mixing_norm(x + x)', 'ledger_um_rankers::test_um_19_rankmixer'),
     ('UM.19', 'RankMixer: the inference router learns from the penalty only'): (
         RANK, 'torch.where(by_infer, infer, self.gates', 'torch.where(by_infer, infer.detach(), self.gates', 'ledger_um_rankers::test_um_19_two_routers'),
     ('UM.19', 'TokenMixer-Large: mixed order not reverted'): (
         RANK, 'reverted = token_unmixer(H + update, self.mixing.n_token)', 'reverted = H + update', 'ledger_um_rankers::test_um_19_tokenmixer_large'),
+    ('UM.20', 'ranks of saturated probabilities'): (
+        MEASURE, 'rank_measures(logit, data.label', 'rank_measures(torch.tensor(logit).float().sigmoid(), data.label',
+        'ranking::test_a_saturated_ranker_keeps_its_order'),
+    ('UM.20', 'attention counts nothing on a CPU'): (
+        MEASURE, 'display=False, custom_mapping=KERNELS', 'display=False', 'ranking::test_attention_counts_alike_by_every_kernel'),
+    ('UM.20', 'queries, keys and values are made twice'): (
+        RANK, 'self.weights(q, k) @ v,', 'self.weights(q, k) @ self.project(x)[2],', 'ranking::test_counter_and_formula_agree'),
+    ('UM.20', 'products with a vector count nothing'): (
+        MEASURE, 'aten.mv: _vector_flop', 'aten.mv: lambda *a, **k: 0',
+        'ranking::test_layers_of_the_library_and_products_with_a_vector'),
+    ('UM.20', 'an exponent without the scatter of its reference'): (
+        MEASURE, 'np.r_[gain, reference - np.mean(reference)]', 'np.r_[gain, 0 * reference]', 'ranking::test_intervals_cover'),
+    ('UM.20', 'an exponent with a normal quantile'): (
+        MEASURE, 'over = abs(t) / student.ppf((1 + level) / 2, free)', 'over = abs(t) / norm.ppf((1 + level) / 2)', 'ranking::test_intervals_cover'),
     ('UM.20', 'ties count as lost'): (
         MEASURE, "rank(method='average')", "rank(method='min')", 'ranking::test_um_20'),
     ('UM.20', 'users weighted by clicks'): (
@@ -85,16 +117,24 @@ MUTATIONS = {
         MIXING, 'if symmetric: scores = (scores', 'if symmetric and doubly_stochastic: scores = (scores', 'ledger_um_layers::test_um_21'),
     ('UM.21', 'two streams cannot be switched off'): (
         UM, "if norm == 'siamese' else PostNorm(blocks, width, eps)", 'if norm else PostNorm(blocks, width, eps)', 'ledger_um_unimixer::test_um_21_model'),
+    ('UM.21', 'an option that a mixer has not is ignored'): (
+        MIX, 'if v is not None and v != STAGE_DEFAULTS.get(o)}', 'if o in has}',
+        'ledger_um_layers::test_an_option_is_used_or_refused'),
     ('UM.22', 'low-rank scores are applied as they are'): (
         PERM, 'P = log_P.exp()', 'P = log_P', 'ledger_um_layers::test_um_22'),
     ('UM.23', 'every coordinate stays'): (
         PERM, "'(t h) -> (h t)', h=h", "'(t h) -> (t h)', h=h", 'ledger_um::test_um_23'),
+    ('UM.23', 'attention starts at zero'): (
+        RANK, 'for w in (self.query, self.key, self.value, self.output_proj): xavier_per_slice_(w)',
+        'for w in (self.query, self.key, self.value, self.output_proj): nn.init.zeros_(w)', 'ledger_um_rankers::test_um_23_at_start'),
     ('UM.24', 'weights decay'): (
         FIT, 'torch.optim.Adam(model', 'torch.optim.AdamW(model', 'rankers_training::test_um_24'),
     ('UM.24', 'cold first'): (
         FIT, 'enumerate((hot, cold))', 'enumerate((cold, hot))', 'rankers_training::test_um_24'),
     ('UM.25', 'a given order is ignored'): (
         UM, 'for name in self.order for i in spans[name]', 'for name in domain_order(self.fields) for i in spans[name]', 'ledger_um_unimixer::test_um_4'),
+    ('UM.25', 'domains are no order'): (
+        UM, 'return [f.name for domain in domains for f in fields if f.domain == domain]', 'return [f.name for f in fields]', 'studies::test_um_25'),
     ('tables', 'ids see the rows that are not for training'): (
         TABLES, 'np.bincount(codes[train & (codes >= 0)]', 'np.bincount(codes[codes >= 0]', 'interactions::test_ids_are_those_of_plain_counting'),
     ('tables', 'scales see the rows that are not for training'): (

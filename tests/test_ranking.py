@@ -6,16 +6,21 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, strategies as st
 from scipy.optimize import curve_fit
 from sklearn.metrics import log_loss as sk_log_loss, roc_auc_score
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from delphi_traj.data.interactions import Field, Interactions
-from delphi_traj.evaluation.ranking import (auc, count_flops, evaluate_ranker, fit_power_law, flops_of, log_loss, matmul_peak, mfu,
-                                            per_user_auc, ranker_mfu, ranking_measures, scored_labels, seconds_of, user_auc)
+from delphi_traj.evaluation.ranking import (auc, count_flops, evaluate_ranker, exponent_interval, fit_power_law,
+                                            flops_of, log_loss, logit_loss, matmul_peak, mfu, per_user_auc,
+                                            rank_measures, ranker_mfu, ranking_measures, scored_labels,
+                                            seconds_of, user_auc)
+from delphi_traj.evaluation.ranking import least_squares_laws, t_of_a_bend
 from delphi_traj.layers.permutation import unimix
 from delphi_traj.layers.unimixing import UniMixing, UniMixingLite
-from delphi_traj.models.unimixer import make_ranker
+from delphi_traj.models.unimixer import RANKERS, make_ranker
 
 PUBLISHED = Path(__file__).parents[1] / 'data/published'
 BASE = .744577
@@ -148,6 +153,48 @@ def test_evaluating_a_ranker_is_measuring_its_predictions():
     assert math.isnan(evaluate_ranker(model, data)['user_auc']) and evaluate_ranker(model, data)['auc'] == evaluate_ranker(model, data)['auc']
 
 
+class Loud(torch.nn.Module):
+    "A ranker whose logits are its one number, far from zero."
+    target = 'binary'
+    def __init__(self): super().__init__(); self.scale = torch.nn.Parameter(torch.ones(()))
+    def forward(self, categorical, dense): return self.scale * dense[:, 0]
+
+
+@pytest.mark.parametrize('shift', [0, 20, 200])
+def test_a_saturated_ranker_keeps_its_order(shift):
+    "Ranks and log loss belong to the logits: as float32 probabilities most rows are the same 1."
+    rng = np.random.default_rng(3)
+    data = table(400, seed=3)
+    data.dense = (rng.normal(size=(400, 1)) + shift).astype(np.float32)
+    data.label = (rng.random(400) < 1 / (1 + np.exp(shift - data.dense[:, 0]))).astype(np.float32)
+    logit = data.dense[:, 0].astype(np.float64)
+    found = evaluate_ranker(Loud(), data, batch_size=64)
+    assert found['auc'] == auc(logit, data.label) > .7
+    assert found['user_auc'] == user_auc(logit, data.label, data.user).plain
+    rest = np.log1p(np.exp(-logit))
+    exact = np.where(data.label == 1, rest, logit + rest).mean()
+    assert abs(found['log_loss'] - exact) < 1e-9 * (1 + exact) # float64, another order of operations
+    saturated = torch.tensor(logit, dtype=torch.float32).sigmoid()
+    if shift: assert auc(saturated, data.label) < found['auc'] - .02
+
+
+def test_a_real_target_has_no_auc():
+    "Values of a real target are no logits: they are refused, though each could be ranked."
+    model = make_ranker('unimixer', FIELDS, 2, 8, 1, embedding=4, target='real')
+    with pytest.raises(ValueError, match="found a model of target='real'.*squared error"):
+        evaluate_ranker(model, table())
+
+
+def test_log_loss_of_logits():
+    "The loss of probabilities where they can be written down, and the logit itself where they cannot."
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(0, 3, 200), rng.integers(0, 2, 200)
+    assert abs(logit_loss(z, y) - log_loss(1 / (1 + np.exp(-z)), y)) < 1e-12
+    assert logit_loss([800., -800.], [0, 1]) == 800 and logit_loss([800., -800.], [1, 0]) == 0
+    with pytest.raises(ValueError, match='no rows'): logit_loss([], [])
+    with pytest.raises(ValueError, match='row 1: found score inf'): logit_loss([0, np.inf], [1, 0])
+
+
 def test_flops_are_two_per_multiply_add():
     "A linear layer; UniMixing's n^2 B + n B^2; Lite's two extra products, once per call; a second batch doubles only what is per row."
     n, B, r, b = 8, 6, 3, 2
@@ -159,6 +206,85 @@ def test_flops_are_two_per_multiply_add():
     assert flops_of(lite, torch.cat([x, x])) - flops_of(lite, x) == 2 * 5 * (n**2 * B + n * B**2)
     assert flops_of(unimix, x, torch.eye(n), torch.eye(B).expand(n, B, B)) == flops_of(UniMixing(n, B, n_iters=500), x)
     assert flops_of(torch.logsumexp, x, -1) == flops_of(torch.exp, x) == 0
+
+
+def per_row(name, T, D, e):
+    "Multiply-adds of a block for a row, and for a call, written out from the formulas of each model."
+    attention = T*D*D + 2*T*T*D         # the output map; scores and weighted values, whatever the heads
+    ffn, swiglu = 2*T*D*e*D, 3*T*D*e*D  # a per-token layer of hidden width e D
+    if name == 'hetero_attention': return 3*T*D*D + attention + ffn, 0
+    if name == 'hiformer':              # rank 3, 2 heads: all tokens to the rank, the rank to all keys
+        return T*D*D + 2*(2*T*D*3 + 3*T*D) + attention + ffn, 0
+    if name == 'fat':                   # 5 basis matrices, metas of width 7: the maps are made once a call
+        return 3*T*D*D + attention + ffn, 3*(T*7*5 + T*5*D*D)
+    if name == 'rankmixer': return ffn, 0
+    if name == 'tokenmixer_large': return 2*swiglu, 0
+    if name == 'wukong':                # rank 3, hidden 2 D; half of the rows from either block
+        half = T // 2
+        return 2*T*D*3 + T*3*2*D + 2*D*half*D + half*T*D, 0
+    n, B = T*D // 4, 4                  # blocks of four
+    mixing = n*n*B + n*B*B
+    if name == 'unimixer': return mixing + swiglu, 0
+    return mixing + swiglu, n*3*n + n*2*B*B # Lite: rank 3, two basis matrices
+
+
+OPTIONS = dict(hetero_attention=dict(n_head=2), hiformer=dict(n_head=2, rank=3), fat=dict(n_head=2, n_basis=5, meta=7),
+               rankmixer={}, tokenmixer_large={}, wukong=dict(rank=3), unimixer=dict(block=4),
+               unimixer_lite=dict(block=4, rank=3, n_basis=2))
+
+
+@pytest.mark.parametrize('T, D, depth', [(3, 12, 1), (6, 12, 2), (2, 32, 3)])
+@pytest.mark.parametrize('name', sorted(RANKERS))
+def test_counter_and_formula_agree(name, T, D, depth):
+    "Every ranker at three sizes and two batches: 2 for each multiply-add of the formulas, to the last one."
+    own = dict(hidden=2*D) if name in ('wukong', 'unimixer', 'unimixer_lite') else dict(expansion=2)
+    if name == 'wukong': own |= dict(n_fm=T // 2, n_linear=T // 2) if T % 2 == 0 else {}
+    if name == 'wukong' and T % 2: T = T - 1
+    model = make_ranker(name, FIELDS, T, D, depth, embedding=4 * T, **OPTIONS[name], **own)
+    row, call = per_row(name, T, D, 2)
+    for b in (1, 7):
+        ends = len(FIELDS) * 4 * T * D + D # the cuts of the embedding to tokens; the head
+        assert count_flops(model, table(), b) == 2 * (b * (depth * row + ends) + depth * call)
+
+
+def attention_of(backend):
+    "A function that runs attention by one backend."
+    def run(*qkv):
+        with sdpa_kernel(backend): return F.scaled_dot_product_attention(*qkv)
+    return run
+
+
+@pytest.mark.parametrize('heads, queries, keys, e, f', [(2, 4, 4, 4, 4), (1, 5, 7, 3, 6), (3, 1, 9, 8, 8)])
+def test_attention_counts_alike_by_every_kernel(heads, queries, keys, e, f):
+    "Scores and weighted values, 2 b h q k (e + f), fused or written out, and in the layers of the library."
+    q, k = torch.randn(2, heads, queries, e), torch.randn(2, heads, keys, e)
+    v = torch.randn(2, heads, keys, f)
+    want = 2 * 2 * heads * queries * keys * (e + f)
+    kernels = [SDPBackend.MATH] + [SDPBackend.FLASH_ATTENTION] * (e == f)
+    assert {flops_of(attention_of(kernel), q, k, v) for kernel in kernels} == {want}
+    assert flops_of(F.scaled_dot_product_attention, q, k, v) == want
+    written = flops_of(lambda q, k, v: (q @ k.mT).softmax(-1) @ v, q, k, v)
+    assert written == want
+
+
+def test_layers_of_the_library_and_products_with_a_vector():
+    "A whole attention layer with its fast path on, and products with a vector, have their operations."
+    x, layer = torch.randn(2, 5, 12), torch.nn.MultiheadAttention(12, 3, batch_first=True).eval()
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert flops_of(layer, x, x, x) == 2 * (2*5*12*12*4 + 2*2*3*5*5*4)
+    matrix, vector = torch.randn(3, 4), torch.randn(4)
+    assert flops_of(torch.mv, matrix, vector) == flops_of(torch.nn.Linear(4, 3), vector) == 2 * 12
+    assert flops_of(torch.dot, vector, vector) == 8
+
+
+@pytest.mark.parametrize('name, T, D', [('hetero_attention', 8, 16), ('fat', 8, 16)])
+def test_queries_keys_and_values_are_made_once(name, T, D):
+    "A forward pass of an attention calls `project` once."
+    attention, calls = make_ranker(name, FIELDS, T, D, 1, embedding=8).backbone.blocks[0].attention, []
+    real = attention.project
+    attention.project = lambda x: calls.append(1) or real(x)
+    attention(torch.randn(2, T, D))
+    assert len(calls) == 1
 
 
 def test_a_batch_is_a_batch():
@@ -203,17 +329,52 @@ def test_a_unit_moves_the_coefficient_only():
     assert small.draws.tolist() == fit_power_law(n, g).draws.tolist() != fit_power_law(n, g, seed=1).draws.tolist()
 
 
-@pytest.mark.parametrize('shared', [False, True])
-def test_intervals_cover(shared):
-    "Simulated runs, a reference with its own scatter or none: the 90% interval holds the truth in about 90% of the cases."
-    rng, n, sd, hits = np.random.default_rng(0), np.repeat([1., 4, 16, 64], 3), 3e-4, 0
-    for _ in range(100):
-        reference = rng.normal(BASE, sd, 2 if shared else 1)
-        score = BASE + .003 * n**.13 + rng.normal(0, sd, len(n))
-        gain = score - (reference.mean() if shared else BASE)
-        low, high = fit_power_law(n, gain, reference=reference if shared else None, level=.9, resamples=200).exponent_interval
-        hits += low <= .13 <= high
-    assert 82 <= hits <= 98
+STUDIES = {'alone': (np.repeat([1., 4, 16, 64], 3), .003, .13, 3e-4, 0),
+           'two references': (np.repeat([1., 3, 10, 30, 100], 3), .003, .13, 3e-4, 2),
+           'steep, few': (np.repeat([.01, .037, .08, .14, .31, .55], 3)[:-1], .054, .351, .005, 3)}
+
+
+@pytest.mark.parametrize('level', [.9, .95])
+@pytest.mark.parametrize('name', STUDIES)
+def test_intervals_cover(name, level):
+    "Simulated runs: the interval holds the truth as often as it says, within 3 standard errors."
+    (n, a, b, sd, runs), hits = STUDIES[name], []
+    for seed in range(600):
+        rng = np.random.default_rng(seed)
+        reference = rng.normal(0, sd, runs) if runs else None
+        gain = a * n**b + rng.normal(0, sd, len(n)) - (reference.mean() if runs else 0)
+        fitted = least_squares_laws(n, gain[None])[1][0]
+        low, high = exponent_interval(n, gain, fitted, reference, level)
+        assert low <= fitted <= high
+        hits.append(low <= b <= high)
+    assert abs(np.mean(hits) - level) < 3 * (level * (1 - level) / 600)**.5
+
+
+def test_a_bend_is_tested_by_regression():
+    "The t of `exponent_interval` is that of least squares, by the normal equations."
+    n, gain, reference = np.array([1., 2, 5, 9, 9]), np.array([.3, .5, .7, 1., .9]), np.array([.5, .4, .7])
+    b = np.array([.2, .6])
+    t, free = t_of_a_bend(n, gain, reference, b)
+    assert free == 5 + 3 - 3
+    for i in range(2):
+        X = np.zeros((8, 3)); X[:, 0] = 1; X[:5, 1] = n**b[i]; X[:5, 2] = n**b[i] * np.log(n)
+        y = np.r_[gain, reference - reference.mean()]
+        c = np.linalg.solve(X.T @ X, X.T @ y)
+        s2 = ((y - X @ c)**2).sum() / free
+        wanted = c[2] / np.sqrt(s2 * np.linalg.inv(X.T @ X)[2, 2])
+        assert abs(abs(t[i]) - abs(wanted)) < 1e-8 # QR against normal equations, up to the sign of a column
+
+
+def test_an_exponent_interval_has_ends():
+    "Exact gains give a point; gains that scatter like their size end where exponents end, and hold the fit."
+    n = np.repeat([1., 4, 16, 64], 3)
+    low, high = exponent_interval(n, .003 * n**.4, .4)
+    assert .399 < low <= .4 <= high < .401
+    wild = .003 * n**.4 + np.random.default_rng(1).normal(0, .05, 12)
+    low, high = exponent_interval(n, wild, least_squares_laws(n, wild[None])[1][0])
+    assert -3 <= low <= high <= 3 and high - low > 1
+    two = exponent_interval(np.array([1., 1, 8]), np.array([1., 1.1, 2.]), .31)
+    assert two[0] < .31 < two[1]
 
 
 def test_a_scattered_reference_widens_the_interval():

@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from delphi_traj.data.interactions import MOVIELENS_FIELDS
-from delphi_traj.models.unimixer import FeatureTokenizer
+from delphi_traj.data.interactions import MOVIELENS_FIELDS, Interactions, simulate_interactions
+from delphi_traj.evaluation.ranking import count_flops
+from delphi_traj.models.unimixer import FeatureTokenizer, make_ranker
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT/'data'/'results'
@@ -31,7 +32,7 @@ def defined(name, *functions):
 
 def test_movielens_is_whole():
     "One row for every job, none twice, and no number outside its range."
-    MODELS, jobs = defined('52_movielens', 'MODELS', 'jobs')
+    MODELS, jobs, *_ = defined('52_movielens', 'MODELS', 'jobs', 'PARTS', 'SIZES', 'VARIANTS')
     found, wanted = pd.read_csv(RESULTS/'movielens.csv'), pd.DataFrame(jobs())
     keys = ['model', 'variant', 'seed']
     assert not wanted.duplicated().any() and not found.duplicated(keys).any()
@@ -59,6 +60,53 @@ def test_um_25():
         first[0, 0] = 1
         reach.append((tokenizer(base, torch.zeros(1, 0)) != tokenizer(first, torch.zeros(1, 0))).any(-1)[0].nonzero()[:, 0].tolist())
     assert reach[0][0] == 0 and reach[1][-1] == 7
+    mixed = fields[::2] + fields[1::2] # domains interleaved: without an order they are put together again
+    domain = {f.name: f.domain for f in fields}
+    met = [domain[name] for name in FeatureTokenizer(mixed, 8, 16).order]
+    assert met == sorted(met, key=['user', 'item', 'context'].index) != [f.domain for f in mixed]
+
+
+def test_um_22_sweeps():
+    "Lite over basis, rank and depth, three seeds each, with as many weights as the shapes say."
+    found = pd.read_csv(RESULTS/'movielens.csv')
+    for variant in ('b = 2', 'b = 8', 'r = 2', 'r = 64', 'depth = 1', 'depth = 4'):
+        assert set(found[(found.model == 'unimixer_lite') & (found.variant == variant)].seed) >= {0, 1, 2}
+    size = found[found.model == 'unimixer_lite'].groupby('variant').parameters.first()
+    n, B = 8 * 16 // 8, 8 # blocks of the flattened tokens and their width; two layers
+    assert size['b = 8'] - size['b = 2'] == 2 * 6 * (B**2 + n)
+    assert size['r = 64'] - size['r = 2'] == 2 * 62 * 2 * n
+
+
+@pytest.mark.parametrize('study, shape', [('movielens', dict(n_token=8, width=16, depth=2)),
+                                          ('scaling', dict(n_token=8, width=8, depth=2))])
+def test_saved_operations_are_those_of_the_models(study, shape):
+    "The saved counts of a forward pass are today's, whatever the size of the tables of ids."
+    found = pd.read_csv(RESULTS/f'{study}.csv')
+    if study == 'movielens':
+        (models,) = defined('52_movielens', 'MODELS')
+        fields = [replace(f, size=5) for f in MOVIELENS_FIELDS]
+        found, options = found[found.variant == 'full'], models
+    else:
+        sim = simulate_interactions(60)
+        fields = sim.encode(train=np.arange(60)).fields
+        found, options = found[found.model == 'hetero_attention'], dict(hetero_attention={})
+    for name, own in options.items():
+        model = make_ranker(name, fields, **shape, **own)
+        ids = np.zeros((3, sum(f.kind == 'categorical' for f in fields)), dtype=int)
+        dense = np.zeros((3, len(fields) - ids.shape[1]), dtype=np.float32)
+        rows = Interactions(tuple(fields), ids, dense, np.zeros(3, dtype=np.float32))
+        assert found[found.model == name].flops.unique().tolist() == [count_flops(model, rows, 256)], name
+        assert found[found.model == name].parameters.unique().tolist() == [model.parameter_count()], name
+
+
+def test_the_study_of_the_mixing():
+    "Five seeds of four variants; flat weights end sharper, with faster scores sharper still."
+    found = pd.read_csv(RESULTS/'movielens_mixing.csv')
+    assert len(found) == 20 and not found.duplicated(['variant', 'seed']).any()
+    table = found.pivot(index='seed', columns='variant')
+    assert table.start['full'].between(1/16, .08).all()
+    assert (table.end['fast scores'] > 2 * table.end['full']).all()
+    assert table.start['permutation start'].between(.45, .55).all()
 
 
 @pytest.mark.parametrize('path', sorted(RESULTS.glob('*.csv')), ids=lambda p: p.stem)

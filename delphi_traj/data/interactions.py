@@ -541,7 +541,7 @@ def interactions(self:Simulation)->Interactions:
 
 # %% ../../nbs/03_interactions.ipynb #1d42d4fb
 def expected_auc(probability)->float:
-    "AUC that these probabilities earn on average over labels drawn from them; NaN where no pair can differ."
+    "Expected wins over expected pairs of labels drawn from these probabilities (a ratio, the mean AUC of many rows)."
     p, count = np.unique(np.asarray(probability, dtype=np.float64), return_counts=True)
     if not ((p >= 0) & (p <= 1)).all(): raise InteractionError(f'probability: found values from {p[0]} to {p[-1]}; expected probabilities in [0, 1], none missing')
     lower = np.cumsum((1 - p) * count) - (1 - p) * count # negatives expected strictly below
@@ -552,8 +552,8 @@ def expected_auc(probability)->float:
 # %% ../../nbs/03_interactions.ipynb #e2234d26
 @patch
 def best_auc(self:Simulation, rows=slice(None))->float:
-    "AUC of the true probability on these rows: on average no score that reads the fields does better."
-    return float(roc_auc_score(self.frame.clicked.to_numpy()[rows], self.probability[rows]))
+    "AUC of the true logit on these rows: on average no score that reads the fields does better."
+    return self.auc_without([], rows)
 
 # %% ../../nbs/03_interactions.ipynb #2b9024f7
 @patch

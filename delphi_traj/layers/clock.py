@@ -54,7 +54,7 @@ def forward(self:AgeEncoding,
 
 # %% ../../nbs/12_clock.ipynb #f11e6f73
 class TimeRoPE(nn.Module):
-    "The angles, frequency times age, by which queries and keys are turned (V5.1, ET.13)."
+    "The angles, frequency times age, by which queries and keys are turned (V1.1, ET.13)."
     def __init__(self,
                  d_head:int,            # head width, even
                  shortest:float=1/12,   # shortest period, years
@@ -79,7 +79,7 @@ def rotate(x:Tensor,   # queries or keys, [b h l d]
            cos:Tensor, # [b l d/2]
            sin:Tensor, # [b l d/2]
           ) -> Tensor: # [b h l d], in the type of x
-    "Turn each pair (x_i, x_{i + d/2}) of every head by its angle (V5.1, ET.13)."
+    "Turn each pair (x_i, x_{i + d/2}) of every head by its angle (V1.1, ET.13)."
     cos, sin = rearrange(cos, 'b l f -> b 1 l f'), rearrange(sin, 'b l f -> b 1 l f')
     first, second = x.chunk(2, -1)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], -1).to(x.dtype)

@@ -65,10 +65,20 @@ class TokenAttention(nn.Module):
 
 # %% ../../nbs/24_rankers.ipynb #c8d84bb9
 @patch
-def global_pattern(self:TokenAttention, x:Tensor)->Tensor: # [b t d] -> weights of token t for reader q, [b h q t]
+def weights(self:TokenAttention,
+    q:Tensor, # [b h q e]
+    k:Tensor, # [b h t e]
+)->Tensor:    # weight of token t for reader q, [b h q t]
     "softmax(Q K^T / sqrt d), head by head (UM.1)."
+    score = einsum(q, k, 'b h q e, b h t e -> b h q t') / math.sqrt(self.head_width)
+    return score.softmax(-1)
+
+# %% ../../nbs/24_rankers.ipynb #dc00d5d3
+@patch
+def global_pattern(self:TokenAttention, x:Tensor)->Tensor: # [b t d] -> [b h q t]
+    "The weights at an input (UM.13)."
     q, k, _ = self.project(x)
-    return (einsum(q, k, 'b h q e, b h t e -> b h q t') / math.sqrt(self.head_width)).softmax(-1)
+    return self.weights(q, k)
 
 # %% ../../nbs/24_rankers.ipynb #3be512e7
 @patch
@@ -140,7 +150,8 @@ def composed(self:HiFormerAttention,
     right:Tensor, # R, [h k (t e)]
 )->Tensor:        # [b h t e]
     "One key or value for every token, each a function of all tokens (UM.19)."
-    y = einsum(merge_groups(x), left, right, 'b l, h l k, h k n -> b h n')
+    low = einsum(merge_groups(x), left, 'b l, h l k -> b h k') # first, at any batch size
+    y = einsum(low, right, 'b h k, h k n -> b h n')
     return rearrange(y, 'b h (t e) -> b h t e', t=self.n_token)
 
 # %% ../../nbs/24_rankers.ipynb #cfe696df
@@ -193,17 +204,20 @@ def project(self:FieldAwareAttention, x:Tensor)->tuple: # [b t d] -> Q, K, V, ea
 
 # %% ../../nbs/24_rankers.ipynb #86bb0438
 @patch
-def global_pattern(self:FieldAwareAttention, x:Tensor)->Tensor: # [b t d] -> [b h q t]
+def weights(self:FieldAwareAttention,
+    q:Tensor, # [b h q e]
+    k:Tensor, # [b h t e]
+)->Tensor:    # [b h q t]
     "softmax((q_i . k_j) w_ij / sqrt d) (UM.19)."
-    q, k, _ = self.project(x)
     score = einsum(q, k, 'b h q e, b h t e -> b h q t') / math.sqrt(self.head_width)
     return (score * self.modulation).softmax(-1)
 
 # %% ../../nbs/24_rankers.ipynb #ae096882
 @patch
 def mix(self:FieldAwareAttention, x:Tensor)->Tensor: # [b t d] -> [b t (h e)]
-    "What every token collects, heads side by side (UM.19)."
-    return rearrange(self.global_pattern(x) @ self.project(x)[2], 'b h t e -> b t (h e)')
+    "What every token collects, heads side by side; queries, keys and values are made once (UM.19)."
+    q, k, v = self.project(x)
+    return rearrange(self.weights(q, k) @ v, 'b h t e -> b t (h e)')
 
 # %% ../../nbs/24_rankers.ipynb #c8c69f90
 class AttentionBlock(nn.Module):
@@ -505,8 +519,11 @@ def mixing_patterns(
 
 @mixing_patterns.register
 def _(layer:TokenAttention, x):
-    if layer.n_head != 1: raise ValueError(f"Found {layer.n_head} heads; the view is of one (UM.13). Build the layer with n_head=1.")
-    return MixingPatterns(layer.global_pattern(x)[:, 0], layer.project(x)[2][:, 0])
+    if layer.n_head != 1:
+        raise ValueError(f"Found {layer.n_head} heads; the view is of one (UM.13). "
+                         "Build the layer with n_head=1.")
+    q, k, v = layer.project(x)
+    return MixingPatterns(layer.weights(q, k)[:, 0], v[:, 0])
 
 # %% ../../nbs/24_rankers.ipynb #5e18bfca
 @mixing_patterns.register

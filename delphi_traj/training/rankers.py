@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['RankerOptions', 'seeded', 'batch_order', 'temperature_at', 'has_temperature', 'check_rows', 'ranker_step',
-           'train_ranker', 'ranker_loss', 'warm_start', 'predict_interactions', 'drop_torn_line', 'read_rows',
-           'append_row', 'run_missing']
+           'train_ranker', 'ranker_loss', 'warm_start', 'score_interactions', 'predict_interactions', 'drop_torn_line',
+           'read_rows', 'append_row', 'run_missing']
 
 # %% ../../nbs/32_ranker_training.ipynb #93c40470
 import csv, io, math, os, warnings
@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from scipy.special import expit
 from torch import nn, Tensor
 from fastcore.basics import patch
 from ..data.interactions import Interactions
@@ -173,11 +174,21 @@ def warm_start(model:nn.Module, train:Interactions, options:RankerOptions=Ranker
     return pd.concat(stages, ignore_index=True)
 
 # %% ../../nbs/32_ranker_training.ipynb #6cdb634c
-def predict_interactions(model:nn.Module, data:Interactions, batch_size:int=4096)->np.ndarray: # float64 [n]
-    "A ranker's probability or mean of every row."
-    device = next(model.parameters()).device
-    parts = [model.predict(*_tensors(data[at.numpy()], device)[:2]).double().cpu() for at in torch.arange(len(data)).split(batch_size)]
+@torch.no_grad()
+def score_interactions(model:nn.Module, data:Interactions, batch_size:int=4096)->np.ndarray: # [n]
+    "A ranker's output of every row, float64: the logit of a binary target, the mean of a real one."
+    mode, device = model.training, next(model.parameters()).device
+    model.eval()
+    try: parts = [model(*_tensors(data[at.numpy()], device)[:2]).double().cpu()
+                  for at in torch.arange(len(data)).split(batch_size)]
+    finally: model.train(mode)
     return torch.cat(parts).numpy() if parts else np.zeros(0)
+
+# %% ../../nbs/32_ranker_training.ipynb #f5bb7b94
+def predict_interactions(model:nn.Module, data:Interactions, batch_size:int=4096)->np.ndarray: # [n]
+    "A ranker's probability, from the logit in float64, or mean of every row."
+    output = score_interactions(model, data, batch_size)
+    return expit(output) if model.target == 'binary' else output
 
 # %% ../../nbs/32_ranker_training.ipynb #d141d90b
 def drop_torn_line(path:Path)->str: # what was dropped, '' if nothing
