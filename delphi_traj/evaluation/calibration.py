@@ -280,7 +280,7 @@ def ici_interval(distance, # [r], of `ici`
                  )->np.ndarray: # value, low, high
     "The ICI with a 95% interval that can hold 0."
     if np.isnan(noise[0]) or np.isnan(distance[0]): return np.r_[distance[0], np.nan, np.nan]
-    reach = np.nanpercentile(noise[1:], 95)
+    reach = np.nanpercentile(noise[1:], 97.5)
     return np.r_[distance[0], max(distance[0] - reach, 0), distance[0] + reach]
 
 # %% ../../nbs/44_calibration.ipynb #8331e2e8
