@@ -286,6 +286,22 @@ def test_risk_of_a_constant_hazard_is_its_formula():
         assert abs(risk[free, k].mean() - .1 / .15 * (1 - np.exp(-.15 * 6))) < .01
 
 
+def test_a_disease_that_is_brought_along_acts_on_the_others():
+    "The first disease brings the second, the second makes the third thirty times as likely."
+    from dataclasses import replace
+    world, people = make_world(), simulate(200, 5)
+    rate = np.r_[np.log(.2), -30., np.log(.01), np.full(41, -30.), np.log(.001)]
+    together, effect = np.zeros((45, 45)), np.zeros((45, 45))
+    together[0, 1], effect[2, 1] = 1, 3.4
+    world = replace(world, log_rate=rate, slope=np.full(45, 1e-6), by_sex=np.zeros((45, 2)), effect=effect)
+    start, k = people.subjects.start.to_numpy(), np.flatnonzero(people.vocab.of_kind('disease'))[:3]
+    free = free_of(people, start)[:, k].all(1)
+    for shared in (False, True):
+        alone, brought = (oracle_risk(replace(world, together=t), people, start, 5., n=40, shared=shared)[free, k[2]].mean()
+                          for t in (np.zeros((45, 45)), together))
+        assert abs(alone - (1 - np.exp(-.05))) < .002 and brought > 5 * alone
+
+
 def test_people_of_unknown_sex_have_no_true_risk():
     people = simulate(50, 5)
     sex = people.subjects.sex.cat.set_categories(people.subjects.sex.cat.categories).where(people.subjects.subject_id > 1, 'unknown')

@@ -54,9 +54,9 @@ MUTATIONS = {
     ('metrics', 'differences of other replicates'): (
         MET, 'interval(replicates[a] - replicates[b])', 'interval(replicates[a] - replicates[b][::-1])',
         'metrics::test_a_paired_interval_is_narrower_than_the_marginal_ones'),
-    ('metrics', 'who was brought along stays at risk'): (
-        MET, 'codes = can[goes_on] & brought(cause)', 'codes = np.zeros_like(can[goes_on])',
-        'calibration::test_oracle_risk_is_the_share_that_comes'),
+    ('metrics', 'what is brought along is forgotten'): (
+        MET, 'codes = can[goes_on] & brought(cause)', 'codes = can[goes_on] & False',
+        'metrics::test_a_disease_that_is_brought_along_acts_on_the_others'),
     ('commands', 'people with other codes are let in'): (
         COM, 'if cohort.vocab.fingerprint == wanted.fingerprint: return cohort', 'return cohort', 'commands::test_all_refuse_other_codes'),
     ('commands', 'expect is not handed on'): (
