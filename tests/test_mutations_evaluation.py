@@ -1,7 +1,8 @@
 """Keeps the tests of futures, of Delphi's AUC, of calibration and of the commands honest: one-line changes, each of which must make its test fail."""
 from mutations import copies, outcome, checks_of
 
-FUT, AUC, CAL, COM = (f'evaluation/{name}.py' for name in ('futures', 'delphi_auc', 'calibration', 'commands'))
+MODULES = ('futures', 'delphi_auc', 'calibration', 'commands', 'metrics')
+FUT, AUC, CAL, COM, MET = (f'evaluation/{name}.py' for name in MODULES)
 # (subject, what is broken): (module, text that stands in it exactly once, text in its place, test that must fail)
 MUTATIONS = {
     ('risk', 'death competes with itself'): (
@@ -23,13 +24,39 @@ MUTATIONS = {
         AUC, 'u = person_uniforms(subject_id,', 'u = person_uniforms(np.arange(len(subject_id)),',
         'delphi_auc::test_what_else_is_judged_and_the_order_of_people_move_nothing'),
     ('calibration', 'departures before events'): (
-        CAL, 'np.maximum(here - came, 1)', 'np.maximum(here, 1)', 'calibration::test_weighted_shares_are_aalen_johansen'),
+        CAL, 'np.maximum(here - events, 1)', 'np.maximum(here, 1)', 'calibration::test_weighted_shares_are_aalen_johansen'),
     ('calibration', 'the dead are lost'): (
         CAL, '(days >= horizon) | (cause > 0)', '(days >= horizon) | (cause == 1)', 'calibration::test_weighted_shares_are_aalen_johansen'),
     ('calibration', 'squared error of those who were watched'): (
         CAL, 'f.mean(f.weight * (f.event - f.risk)**2)', 'f.mean((f.event - f.risk)**2)', 'calibration::test_measures_in_loops'),
     ('calibration', 'nobody dies first'): (
         CAL, 'r[:, [death]]))', '0 * r[:, [death]]))', 'calibration::test_frozen_risk_against_quadrature'),
+    ('calibration', 'the last to die stands for all who were censored'): (
+        CAL, 'if not known.all() and not followed.any(): return', 'if not known.any(): return',
+        'calibration::test_no_measure_beyond_the_follow_up'),
+    ('calibration', 'the intercept is fitted with a slope'): (
+        CAL, 'offset=x)[0]', 'offset=0 * x)[0]', 'calibration::test_a_known_miscalibration_is_recovered'),
+    ('calibration', 'the slope of people without weights'): (
+        CAL, 'f.weight[inside, None] * f.draws[inside]\n\n', 'known[inside, None] * f.draws[inside]\n\n',
+        'calibration::test_with_censoring_it_is_a_weighted_one'),
+    ('calibration', 'an index that can never be 0'): (
+        CAL, 'max(distance[0] - reach, 0)', 'distance[0]', 'calibration::test_right_risks_may_have_no_error_and_wrong_ones_have_theirs'),
+    ('metrics', 'a horizon longer than the years of a study'): (
+        MET, 'np.floor(years * DAYS_PER_YEAR + 1e-6)', 'np.ceil(years * DAYS_PER_YEAR)',
+        'metrics::test_a_horizon_equal_to_the_follow_up_is_reached'),
+    ('metrics', 'an AUC against those who died only'): (
+        MET, 'np.where(at_risk & unanswered, np.nan, weight)', 'weight',
+        'metrics::test_no_auc_where_nobody_is_followed_to_the_horizon'),
+    ('metrics', 'one curve of censoring whatever the strata'): (
+        MET, 'if stratum is None: return', 'if True: return', 'metrics::test_strata_have_weights_of_their_own'),
+    ('metrics', 'an event in two windows'): (
+        MET, 'np.where(same, gap, np.inf)', 'np.inf', 'metrics::test_windows_tile_the_time'),
+    ('metrics', 'differences of other replicates'): (
+        MET, 'interval(replicates[a] - replicates[b])', 'interval(replicates[a] - replicates[b][::-1])',
+        'metrics::test_a_paired_interval_is_narrower_than_the_marginal_ones'),
+    ('metrics', 'what is brought along is forgotten'): (
+        MET, 'codes = can[goes_on] & brought(cause)', 'codes = can[goes_on] & False',
+        'metrics::test_a_disease_that_is_brought_along_acts_on_the_others'),
     ('commands', 'people with other codes are let in'): (
         COM, 'if cohort.vocab.fingerprint == wanted.fingerprint: return cohort', 'return cohort', 'commands::test_all_refuse_other_codes'),
     ('commands', 'expect is not handed on'): (

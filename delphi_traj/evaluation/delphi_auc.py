@@ -16,7 +16,7 @@ from torch import nn, Tensor
 from ..data.batches import Batch, collate, person_uniforms
 from ..data.events import Cohort
 from .futures import at_rest
-from .metrics import DAYS_PER_YEAR
+from .metrics import DAYS_PER_YEAR, days_of_years
 
 # %% ../../nbs/43_delphi_auc.ipynb #516c3b13
 def earlier_input(age:Tensor, # days, [b l]
@@ -42,15 +42,16 @@ def prediction_rows(cohort:Cohort, offset=0., # years
                     no_events='random', every=5., seed=0, # of the no-event tokens, as in `collate`
                     batch_size=1024)->pd.DataFrame: # person, code, code_day, position, day
     "Every target that has an input before it: whose, which code on which day, read at which position and day."
-    parts = []
+    parts, notice = [], days_of_years(offset)
     for i in range(0, len(cohort), batch_size):
         batch = collate(cohort[i:i + batch_size], objective, no_events, every, seed)
         code, code_day = _next_of(batch)
-        position = earlier_input(batch.age, batch.valid, code_day, offset * DAYS_PER_YEAR)
+        position = earlier_input(batch.age, batch.valid, code_day, notice)
         b, l = ((code > 0) & (position >= 0)).nonzero(as_tuple=True)
         at = position[b, l]
-        parts.append(pd.DataFrame(dict(person=b.numpy() + i, code=code[b, l].numpy(), code_day=code_day[b, l].long().numpy(),
-                                       position=at.numpy(), day=batch.age[b, at].long().numpy())))
+        rows = dict(person=b.numpy() + i, code=code[b, l].numpy(), code_day=code_day[b, l].long().numpy(),
+                    position=at.numpy(), day=batch.age[b, at].long().numpy())
+        parts.append(pd.DataFrame(rows))
     return pd.concat(parts, ignore_index=True)
 
 # %% ../../nbs/43_delphi_auc.ipynb #afa7c1ea
