@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from fastcore.basics import patch
-from .events import MAX_AGE, Cohort, Vocab, subject_hash
+from .events import MAX_AGE, Cohort, Vocab, days_of_years, subject_hash
 
 # %% ../../nbs/02_batches.ipynb #6404b1e6
 def person_uniforms(subject_id, # [b]
@@ -38,7 +38,7 @@ def random_no_events(subject_id, begin, end, # [b] days
 # %% ../../nbs/02_batches.ipynb #087c3810
 def regular_no_events(first, begin, end, every=5.0): # days, [b] -> (person, age in days)
     "No-event tokens at the ages `first`, `first` + `every` years, ... inside [begin, end]."
-    age = np.asarray(first)[:, None] + np.floor(np.arange(0, 100, every) * 365.25).astype(np.int64)
+    age = np.asarray(first)[:, None] + days_of_years(np.arange(0, 100, every))
     inside = (age >= np.asarray(begin)[:, None]) & (age <= np.asarray(end)[:, None])
     person, draw = np.nonzero(inside)
     return person, age[person, draw]

@@ -21,7 +21,7 @@ from torch import Tensor
 from fastcore.basics import patch
 from tqdm.auto import tqdm
 from ..data.batches import CENTURY, Batch, _known, collate, collate_landmark, landmark_days
-from ..data.events import MAX_AGE, Cohort, Vocab
+from ..data.events import MAX_AGE, Cohort, Vocab, days_of_years
 from ..data.simulator import World, gompertz_draw
 from ..layers.attention import masked_softmax
 from ..layers.clock import DAYS_PER_YEAR, rotate
@@ -249,7 +249,7 @@ def came_within(cohort:Cohort, landmark, # days, int [n]
                 years:float)->np.ndarray: # bool [n k]
     "Codes that were recorded after the landmark and within `years` of it."
     came, day = np.zeros((len(cohort), len(cohort.vocab)), bool), landmark[cohort.person]
-    at = (cohort.age > day) & (cohort.age <= day + years * DAYS_PER_YEAR)
+    at = (cohort.age > day) & (cohort.age <= day + days_of_years(years))
     came[cohort.person[at], cohort.token[at]] = True
     return came
 
@@ -668,7 +668,7 @@ def _shown(at, walk, step): # -> row of the whole, token, age
 @patch
 def _observed_until(self:Futures, draw)->np.ndarray: # days, int64 [n_person]
     "The horizon, or the last event of a future that was cut short."
-    until, last, at = self.landmark + int(self.years * DAYS_PER_YEAR), self.landmark.copy(), self.draw == draw
+    until, last, at = self.landmark + days_of_years(self.years), self.landmark.copy(), self.draw == draw
     np.maximum.at(last, self.person[at], np.ceil(self.age[at]).astype(np.int64))
     return np.minimum(np.where(self.ended.reshape(-1, self.n)[:, draw] == 2, last, until), MAX_AGE)
 

@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from torch import nn
 from ..data.batches import Batches
-from ..data.events import Cohort
+from ..data.events import Cohort, days_of_years
 from ..models.delphi import Recalibration
 from ..models.heads import at_risk
 from .futures import at_rest
@@ -61,7 +61,7 @@ def base_rate_recalibration(model, # a `Delphi` or `EventTrajectory` that reads 
                             batch_size=256)->nn.Module: # a copy of the model with the factors in it
     "Make a model's numbers rates: multiply hazards by observed over expected, code by code."
     _check(model, cohort, by, prior)
-    days = tuple(e * 365.25 for e in edges) if 'age' in by else ()
+    days = tuple(float(days_of_years(e)) for e in edges) if 'age' in by else ()
     O, E = observed_and_expected(model, cohort, by, days, batch_size)
     if not E.sum() > 0: raise ValueError('found no time at risk in these people; expected a start before the end of observation')
     log_factor = torch.from_numpy(np.log(_factors(O, E, prior)))
