@@ -39,8 +39,8 @@ def glyph(i:int, colours=COLOURS, markers=MARKERS)->tuple: # colour, marker
     "A pair for group `i`, another one for each; refuses a group for which no pair is left."
     most = math.lcm(len(colours), len(markers))
     if i < most: return colours[i % len(colours)], markers[i % len(markers)]
-    raise ValueError(f'found more than {most} groups; expected at most so many: no glyph is left that '
-                     'could be told from the others; join small groups')
+    raise ValueError(f'found more than {most} groups; expected at most so many: no glyph is left '
+                     'that could be told from the others; join small groups')
 
 # %% ../../nbs/42_figures.ipynb #7ee3e006
 def marks_of(names)->dict: # name -> (colour, marker)
@@ -86,22 +86,22 @@ def training_figure(metrics:pd.DataFrame)->Figure: # step, train, tuning.total
     return fig
 
 # %% ../../nbs/42_figures.ipynb #fe3dd66b
-def auc_figure(per_code:pd.DataFrame, # code, cases, a column each predictor, as `Evaluation.per_code`
-               most=45, # at most so many codes, those with the most cases
+def auc_figure(per_code:pd.DataFrame, # code, cases, predictors, as `Evaluation.per_code`
+               most=45, # at most so many diseases, those with the most cases
                labels:dict=None, # predictor -> its name in the legend
                apart=('Death',) # codes that are no diseases: on top, above a line
                )->Figure:
     "AUC of each code under each predictor, codes sorted by the oracle where there is one."
     _need(per_code, ('code', 'cases', 'model'), 'auc_figure')
-    shown = per_code.nlargest(most, 'cases')
-    shown = shown.assign(apart=shown.code.isin(apart))
+    every = per_code.assign(apart=per_code.code.isin(apart))
+    shown = pd.concat([every[~every.apart].nlargest(most, 'cases'), every[every.apart]])
     shown = shown.sort_values(['apart', 'oracle' if 'oracle' in per_code else 'model'])
-    names = [_short(f'{c} ({n:,})') for c, n in zip(shown.code, shown.cases)]
+    names = [f'{_short(c)} ({n:,})' for c, n in zip(shown.code, shown.cases)]
     fig, (ax,) = _panels(1, 3.6 + .045 * max(map(len, names)), 1.1 + .14 * len(shown))
     for name, colour, marker in _predictors(per_code):
         said = (labels or {}).get(name, name)
         ax.plot(shown[name], np.arange(len(shown)), marker, color=colour, ms=4, label=said)
-    _code_axis(ax, names, int(shown.apart.sum()), len(per_code))
+    _code_axis(ax, names, int(shown.apart.sum()), int((~every.apart).sum()))
     fig.legend(loc='outside upper center', ncols=4)
     return fig
 
@@ -117,7 +117,7 @@ def _code_axis(ax, names, apart, total):
     ax.grid(axis='y', color='.93', lw=.6)
     ax.set_yticks(np.arange(n), names, fontsize=6.5)
     if 0 < apart < n: ax.axhline(n - apart - .5, color='.6', lw=.8)
-    some = '' if n == total else f'\nthe {n} codes with the most cases, of {total}'
+    some = '' if n - apart == total else f'\nthe {n - apart} codes with the most cases, of {total}'
     ax.set(ylim=(-1, n), xlabel='AUC' + some)
     ax.tick_params(axis='y', length=0)
 
@@ -175,7 +175,7 @@ def _row_of_dots(ax, y, values, median):
     ax.plot([median, median], [y - .35, y + .35], color='black', lw=1.5)
 
 # %% ../../nbs/42_figures.ipynb #d99b1cbd
-def calibration_figure(table:pd.DataFrame)->Figure: # predicted, observed, low, high; predictor, if several
+def calibration_figure(table:pd.DataFrame)->Figure: # predicted, observed, low, high; predictor
     "Observed against predicted risk by group of risk, with intervals, on logarithmic axes."
     _need(table, ('predicted', 'observed', 'low', 'high'), 'calibration_figure')
     fig, (ax,) = _panels(1, 3.6, 3.4)
@@ -293,7 +293,7 @@ def embedding_plane(embedding, # [k d], a row a code
 
 # %% ../../nbs/42_figures.ipynb #b61e0712
 def embedding_figure(plane:pd.DataFrame)->Figure: # code, group, x, y, as from `embedding_plane`
-    "Codes in the plane, a colour and a marker for each group, groups in the order of their first code."
+    "Codes in the plane, a colour and a marker for each group, in the order of first codes."
     _need(plane, ('code', 'group', 'x', 'y'), 'embedding_figure')
     groups = plane.groupby('group', sort=False)
     fig, (ax,) = _panels(1, 6.5, max(3.6, .6 + .17 * len(groups)))
@@ -301,7 +301,8 @@ def embedding_figure(plane:pd.DataFrame)->Figure: # code, group, x, y, as from `
         colour, marker = glyph(i)
         ax.plot(t.x, t.y, marker, color=colour, ms=4, mew=0, label=_short(str(group), 36))
     share = plane.attrs.get('variance', (np.nan, np.nan))
-    ax.set(xlabel=f'first axis ({share[0]:.0%} of variance)', ylabel=f'second axis ({share[1]:.0%})')
+    ax.set(xlabel=f'first axis ({share[0]:.0%} of variance)',
+           ylabel=f'second axis ({share[1]:.0%})')
     fig.legend(loc='outside right upper', fontsize=7)
     return fig
 
