@@ -80,7 +80,7 @@ def refused(command, *argv):
 def report(place):
     chapters = place/'chapters.csv'
     chapters.write_text('name,ICD-10 Chapter (short)\nDeath,End\n<b>&,Nobody\n' + ''.join(f'{n},"Part <{n[0]}>"\n' for n in simulate(1, 0).vocab.names[4:-1]))
-    argv = ['model', 'people', '--train', 'simulated:300:9', '--n_boot', 5, '--min_cases', 5, '--futures', 60, '--years', '2,5', '--device', 'cpu', '--chapters', chapters.name]
+    argv = ['model', 'people', '--train', 'simulated:300:9', '--n_boot', 5, '--min_cases', 5, '--futures', 60, '--years', '2,5', '--device', 'cpu', '--chapters', chapters.name, '--note', 'Checked & <signed>.']
     with _inside(place): said = call(delphi_evaluate, *argv, '--out', 'report')
     return place/'report', said, argv
 
@@ -101,6 +101,8 @@ def test_the_report_holds_what_was_found(report):
     assert all(x[0] == '#' or (folder/x).exists() for x in page.links)
     assert len(page.loads) == len(list(folder.glob('*.png'))) >= 7
     written = json.loads((folder/'evaluation.json').read_text())
+    assert written['notes'] == ['Checked & <signed>.'] and written['notes'][0] in page.words # not simulated: no word of it
+    assert page.words.index('Checked & <signed>.') < page.words.index('Beware')
     assert sorted(written['files'] + ['evaluation.json']) == sorted(p.name for p in folder.iterdir())
     assert all(p.name in said for p in folder.iterdir())
     for name, rows in written['tables'].items(): assert len(pd.read_csv(folder/f'{name}.csv')) == len(rows) > 0

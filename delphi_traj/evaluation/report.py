@@ -78,13 +78,14 @@ def landmarks(cohort, settings): # yields name, days of age [b]
         yield f'start + {years:g} years', start + horizon_days(years)
 
 # %% ../../nbs/47_report.ipynb #21acb62b
-STANDINGS = ('judged', 'not yet observed', 'dead', 'no longer observed', 'beyond age 100')
+STANDINGS = ('judged', 'not yet observed', 'no longer observed', 'dead', 'beyond age 100')
 
 def standing(cohort, landmark)->np.ndarray: # days [b] -> one of `STANDINGS` [b]
     "What a person is at a landmark."
     start, end, died = (cohort.subjects[c].to_numpy() for c in ('start', 'end', 'died'))
-    cases = [landmark < start, died & (landmark >= end), landmark >= end, landmark > CENTURY]
-    return np.select(cases, STANDINGS[1:], STANDINGS[0])
+    cases = {'not yet observed': landmark < start, 'dead': died & (landmark >= end),
+             'no longer observed': landmark >= end, 'beyond age 100': landmark > CENTURY}
+    return np.select(list(cases.values()), list(cases), 'judged')
 
 # %% ../../nbs/47_report.ipynb #2006a234
 @dataclass
