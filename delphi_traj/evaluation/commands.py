@@ -22,7 +22,7 @@ from delphi_traj.data.meds import (
     _declared, _declared_vocab, _holds_delphi, cohort_format, convert, read_cohort, write_cohort,
     write_folder)
 from ..data.simulator import make_world, simulate
-from ..models.delphi import Delphi, traj_mixer_v5
+from ..models.delphi import traj_mixer_v5
 from ..models.event_trajectory import event_trajectory_shared_v2
 from ..training.checkpoints import architecture, load_checkpoint
 from ..training.loop import (
