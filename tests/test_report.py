@@ -166,6 +166,19 @@ def test_an_end_taken_from_the_last_record_is_said():
     assert not any('last record' in c for c in cautions_of(Of, given_, Settings()))
 
 
+def test_intervals_of_a_few_replicates_are_said(stored, people):
+    said = lambda n: [c for c in cautions_of(stored, people, Settings(n_boot=n)) if 'replicates' in c]
+    assert said(3) and said(99) and not said(0) and not said(100) and 'rest on 3 ' in said(3)[0]
+
+
+def test_what_is_not_known_is_said():
+    table = pd.DataFrame({'code': ['Death'], 'sampled': .1, 'frozen': .2, 'observed': np.nan, 'low': np.nan, 'high': np.nan})
+    words = report.futures_in_words(table)
+    assert 'Death: 10.0% sampled, 20.0% frozen, not known observed.' in words and 'not known observed' in words
+    assert 'Death: too few cases' in report.futures_in_words(table.assign(code='Ash'))
+    assert [report.span(y) for y in (1, 1., .5, 5.)] == ['1 year', '1 year', '0.5 years', '5 years']
+
+
 def test_the_summary_repeats_the_tables(found):
     words, of = dict(in_words(found)), {p.name: p.content for p in found.parts}
     for years in (2., 5.):

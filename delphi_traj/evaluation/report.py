@@ -7,14 +7,15 @@ __all__ = ['STANDINGS', 'SCROLLS', 'TOO_LONG', 'STYLE', 'SORT', 'POLICY', 'TEMPL
            'HOW_CODES', 'FUTURE_CASES', 'Settings', 'horizon_days', 'within', 'landmarks', 'standing', 'Rows',
            'rows_of', 'Part', 'png', 'tried', 'number', 'percent', 'between', 'intervals', 'written', 'text_of',
            'columns_of', 'for_template', 'report_html', 'Assessment', 'delphi_caution', 'frozen_caution',
-           'follow_up_caution', 'cautions_of', 'cases_of', 'chosen', 'frequent', 'too_few', 'facts_of', 'about',
-           'outcome_of', 'scores_of', 'evaluations_of', 'summary_part', 'per_code_part', 'discrimination',
-           'read_chapters', 'by_chapter', 'stratified', 'c_index', 'forecasts', 'judged_by', 'name_codes', 'two_digits',
-           'wide', 'deciles', 'calibration', 'panels', 'labels_of', 'groups', 'groups_by_code', 'birthday', 'windows',
-           'some_of', 'some_years', 'rates_by_age', 'rates_in', 'rates_shown', 'incidence_by_age', 'curve', 'needed',
-           'compared', 'no_cases', 'sampled_rows', 'futures_shown', 'how_sampled', 'sampled', 'futures_seen', 'fan',
-           'code_plane', 'people_in_words', 'ranking_in_words', 'verdict', 'risks_in_words', 'futures_in_words',
-           'in_words', 'notes_of', 'everything', 'plain', 'strict_json', 'table_csv', 'write_report']
+           'follow_up_caution', 'replicates_caution', 'cautions_of', 'cases_of', 'chosen', 'frequent', 'too_few',
+           'facts_of', 'about', 'outcome_of', 'scores_of', 'evaluations_of', 'summary_part', 'per_code_part',
+           'discrimination', 'read_chapters', 'by_chapter', 'stratified', 'c_index', 'forecasts', 'judged_by',
+           'name_codes', 'two_digits', 'wide', 'deciles', 'calibration', 'panels', 'labels_of', 'groups',
+           'groups_by_code', 'birthday', 'windows', 'some_of', 'some_years', 'rates_by_age', 'rates_in', 'rates_shown',
+           'incidence_by_age', 'curve', 'needed', 'compared', 'no_cases', 'sampled_rows', 'futures_shown',
+           'how_sampled', 'sampled', 'futures_seen', 'fan', 'code_plane', 'span', 'people_in_words', 'ranking_in_words',
+           'verdict', 'risks_in_words', 'futures_in_words', 'in_words', 'notes_of', 'everything', 'plain',
+           'strict_json', 'table_csv', 'write_report']
 
 # %% ../../nbs/47_report.ipynb #38d4b9d2
 import base64, io, json, math, re, textwrap
@@ -351,8 +352,15 @@ def follow_up_caution(stored, cohort, settings)->str:
             'day of their last record. Where the true end is not known and this day stands in for '
             'it, years without an event are missing, and observed rates and risks are too high.')
 
+# %% ../../nbs/47_report.ipynb #053d99a3
+def replicates_caution(stored, cohort, settings)->str:
+    "Intervals from a handful of replicates."
+    if settings.n_boot == 0 or settings.n_boot >= 100: return ''
+    return (f'Intervals rest on {settings.n_boot} bootstrap replicates and are not to be relied '
+            'on; one may even leave out its own estimate. Ask for 200 or more (--n_boot).')
+
 # %% ../../nbs/47_report.ipynb #392625b4
-CAUTIONS = (delphi_caution, follow_up_caution, frozen_caution)
+CAUTIONS = (delphi_caution, follow_up_caution, frozen_caution, replicates_caution)
 
 def cautions_of(stored:Checkpoint, cohort:Cohort, settings:Settings)->list: # of sentences
     "What to know before any number is read."
@@ -845,8 +853,8 @@ def how_sampled(a, n, years, least)->str:
     judged, where = int((a.rows.group == first).sum()), a.rows.table.landmark[first]
     return (f'Share of {n:,} people who get a code within {years:g} years of the landmark {where}: '
             'sampled, in one future each, in which age and every new disease move the hazards; '
-            'frozen, in closed form with the hazards of the landmark; observed (Aalen-Johansen, 95% '
-            f'interval). Codes with {least:,} cases or more among all {judged:,} who were judged '
+            'frozen, in closed form with the hazards of the landmark; observed (Aalen-Johansen, '
+            f'95% interval). Codes with {least:,} cases or more among all {judged:,} who were judged '
             'there. The share p of n futures has a standard error of its own, the square root of '
             'p (1 - p) / n.')
 
@@ -913,6 +921,11 @@ def code_plane(a:Assessment)->list: # of `Part`
     return [Part(here, 'embedding', title, how, tried(embedding_figure, plane)),
             Part(here, 'embedding_plane', 'Their coordinates', '', plane, listed=False)]
 
+# %% ../../nbs/47_report.ipynb #00b11997
+def span(years)->str:
+    "1 year, 5 years."
+    return f'{years:g} year' if years == 1 else f'{years:g} years'
+
 # %% ../../nbs/47_report.ipynb #260a835d
 def people_in_words(a:Assessment)->str:
     "Who was judged, when, and how many were followed to the horizon."
@@ -925,17 +938,17 @@ def people_in_words(a:Assessment)->str:
                 f'{int(s.died.sum()):,} died.')
     for y, e in a.evaluations.items():
         n, lost = e.counts['rows'], e.counts['censored_rows']
-        said.append(f'{n - lost:,} of {n:,} landmarks are followed for {y:g} years or to death'
+        said.append(f'{n - lost:,} of {n:,} landmarks are followed for {span(y)} or to death'
                     + (f'; for the other {lost:,}, observation ends before.' if lost else '.'))
     return ' '.join(said)
 
 # %% ../../nbs/47_report.ipynb #b16ee982
 def ranking_in_words(e:Evaluation, years, deaths=('Death',))->str:
     "What the AUC says, against age and sex, and against the truth where it is known."
-    if not len(e.per_code): return f'{years:g} years ahead no code has enough cases to be judged.'
+    if not len(e.per_code): return f'{span(years)} ahead no code has enough cases to be judged.'
     of, n = e.summary, len(e.per_code)
     auc = lambda name: f'{of.macro_auc[name]:.3f}' + _within(of.low[name], of.high[name])
-    said = [f'Of two people, one of whom gets a code within {years:g} years, the model ranks the '
+    said = [f'Of two people, one of whom gets a code within {span(years)}, the model ranks the '
             f'right one first with a probability of {auc("model")}, in the mean over {n:,} codes; '
             '0.5 is chance.']
     if 'age and sex' in of.index:
@@ -974,7 +987,7 @@ def risks_in_words(groups, codes, years, # tables of `groups` and `calibration`
     ratio = 'observed_over_expected'
     if isinstance(groups, str): return groups
     every = groups[(groups.by == 'everybody') & (groups.measure == ratio)].iloc[0]
-    said = [f'Observed over predicted events within {years:g} years, {every.codes:,} codes '
+    said = [f'Observed over predicted events within {span(years)}, {every.codes:,} codes '
             f'together: {verdict(every.value, every.low, every.high)}.']
     own = codes[codes.measure == ratio]
     said += [f'{row["code"]}: {verdict(row["value"], row["low"], row["high"])}.'
@@ -983,20 +996,21 @@ def risks_in_words(groups, codes, years, # tables of `groups` and `calibration`
     off = int(((known.low > 1) | (known.high < 1)).sum())
     if len(known) > 1:
         said.append(f'Of {len(known):,} codes looked at one by one, {off:,} have an interval that '
-                    f'leaves out 1; chance alone would do so for about {len(known) / 20:.0f}.')
+                    f'leaves out 1; chance alone would do so for about {len(known) / 20:.1f}.')
     return ' '.join(said)
 
 # %% ../../nbs/47_report.ipynb #c0a559a4
 def futures_in_words(table, deaths=('Death',))->str: # of `compared`
     "Sampled futures beside frozen risks and what was observed."
     if isinstance(table, str): return table
-    mean = {name: percent(table[name].mean()) for name in ('sampled', 'frozen', 'observed')}
+    said_of = lambda x: percent(x) or 'not known'
+    mean = {name: said_of(table[name].mean()) for name in ('sampled', 'frozen', 'observed')}
     said = [f'Mean risk over {len(table):,} codes: {mean["sampled"]} in sampled futures, '
             f'{mean["frozen"]} with frozen hazards, {mean["observed"]} observed.']
     absent = set(deaths) - set(table.code)
     said += [f'{code}: too few cases for so few futures.' for code in sorted(absent)]
     for row in _rows(table, deaths):
-        numbers = ', '.join(f'{percent(row[name])} {name}' for name in mean)
+        numbers = ', '.join(f'{said_of(row[name])} {name}' for name in mean)
         inside = between(row['low'], row['high'], percent)
         said.append(f'{row["code"]}: {numbers}' + (f' ({inside}).' if inside else '.'))
     return ' '.join(said)
@@ -1008,10 +1022,10 @@ def in_words(a:Assessment)->list: # of (what, sentences)
     deaths = np.array(a.cohort.vocab.names)[a.cohort.vocab.of_kind('death')].tolist()
     c, said = a.stored.model, [('Who was judged', people_in_words(a))]
     for y, e in a.evaluations.items():
-        said += [(f'Ranking, {y:g} years', ranking_in_words(e, y, deaths)),
-                 (f'Frozen risks, {y:g} years', risks_in_words(
+        said += [(f'Ranking, {span(y)}', ranking_in_words(e, y, deaths)),
+                 (f'Frozen risks, {span(y)}', risks_in_words(
                      of[f'groups_{y:g}'], of[f'calibration_codes_{y:g}'], y, deaths))]
-    return said + [(f'Sampled futures, {max(a.settings.horizons):g} years',
+    return said + [(f'Sampled futures, {span(max(a.settings.horizons))}',
                     futures_in_words(of['futures'], deaths))]
 
 def notes_of(a:Assessment)->list: # of sentences
