@@ -854,8 +854,8 @@ def how_sampled(a, n, years, least)->str:
     return (f'Share of {n:,} people who get a code within {years:g} years of the landmark {where}: '
             'sampled, in one future each, in which age and every new disease move the hazards; '
             'frozen, in closed form with the hazards of the landmark; observed (Aalen-Johansen, '
-            f'95% interval). Codes with {least:,} cases or more among all {judged:,} who were judged '
-            'there. The share p of n futures has a standard error of its own, the square root of '
+            f'95% interval). Codes with {least:,} cases or more among all {judged:,} who were '
+            'judged there. The share p of n futures has a standard error of its own, the square root of '
             'p (1 - p) / n.')
 
 # %% ../../nbs/47_report.ipynb #37237675
