@@ -89,9 +89,10 @@ def padded(batch, more):
     "The batch with `more` positions of padding on the right."
     widen = lambda t: torch.nn.functional.pad(t, (0, more))
     grids = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name not in ('sex', 'had')}
-    return replace(batch, **{n: widen(t) for n, t in grids.items() if t is not None})
+    return replace(batch, **{n: widen(t) for n, t in grids.items() if torch.is_tensor(t)})
 
 
 def copied(batch):
     "The batch with tensors of its own, to be written into."
-    return replace(batch, **{f.name: getattr(batch, f.name).clone() for f in fields(batch) if getattr(batch, f.name) is not None})
+    tensors = {f.name: getattr(batch, f.name) for f in fields(batch)}
+    return replace(batch, **{n: t.clone() for n, t in tensors.items() if torch.is_tensor(t)})

@@ -80,7 +80,7 @@ def refused(command, *argv):
 def report(place):
     chapters = place/'chapters.csv'
     chapters.write_text('name,ICD-10 Chapter (short)\nDeath,End\n<b>&,Nobody\n' + ''.join(f'{n},"Part <{n[0]}>"\n' for n in simulate(1, 0).vocab.names[4:-1]))
-    argv = ['model', 'people', '--train', 'simulated:300:9', '--n_boot', 5, '--min_cases', 5, '--futures', 60, '--years', '2,5', '--device', 'cpu', '--chapters', chapters.name, '--note', 'Checked & <signed>.']
+    argv = ['model', 'people', '--train', 'simulated:300:9', '--n_boot', 50, '--min_cases', 5, '--futures', 60, '--years', '2,5', '--device', 'cpu', '--chapters', chapters.name, '--note', 'Checked & <signed>.']
     with _inside(place): said = call(delphi_evaluate, *argv, '--out', 'report')
     return place/'report', said, argv
 
@@ -114,7 +114,7 @@ def test_numbers_of_the_report_are_those_of_the_package(report, place):
     summary = pd.read_csv(folder/'summary.csv')
     baseline = AgeSexBaseline.fit(simulate(300, 9))
     for years in (2., 5.):
-        theirs = evaluate(load_checkpoint(place/'model').model, simulate(120, 5), baseline=baseline, years=years, n_boot=5, min_cases=5).summary
+        theirs = evaluate(load_checkpoint(place/'model').model, simulate(120, 5), baseline=baseline, years=years, n_boot=50, min_cases=5).summary
         mine = summary[summary.years == years].set_index('predictor')
         assert np.allclose(mine[theirs.columns].astype(float), theirs.astype(float), equal_nan=True)
     groups = pd.read_csv(folder/'groups_5.csv'); groups = groups[groups.measure == 'observed_over_expected'].set_index(['by', 'group'])

@@ -64,7 +64,7 @@ MUTATIONS = {
     ('commands', 'days of sampled codes are rounded up'): (
         COM, 'np.floor(futures.age).astype(np.int64)', 'np.ceil(futures.age).astype(np.int64)', 'commands::test_futures_as_people'),
     ('commands', 'names from data enter the page as markup'): (
-        COM, 'return html.escape(str(value))', 'return str(value)', 'commands::test_whatever_comes_from_data_is_text'),
+        'evaluation/report.py', 'autoescape=True', 'autoescape=False', 'report::test_whatever_comes_from_data_is_text'),
 }
 
 

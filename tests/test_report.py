@@ -24,8 +24,8 @@ from delphi_traj.evaluation.report import (
     write_report)
 from delphi_traj.models.event_trajectory import event_trajectory_shared_v2
 from delphi_traj.models.heads import marginal_log_rates, set_base_rate
-from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint
-from delphi_traj.training.loop import build_model
+from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint, seen_people
+from delphi_traj.training.loop import build_model, config_from
 from lives import VOCAB, cohorts, examples, tiny_config, tiny_model
 from pages import Page
 
@@ -52,7 +52,7 @@ def stored(tmp_path_factory, people):
 @pytest.fixture(scope='module')
 def found(stored, people):
     "An assessment with all its parts."
-    settings = Settings(n_boot=10, min_cases=5, horizons=(2., 5.), futures=60)
+    settings = Settings(n_boot=50, min_cases=5, horizons=(2., 5.), futures=60)
     baseline = AgeSexBaseline.fit(simulate(300, 9))
     return everything(Assessment(stored, people, settings, baseline, make_world(), note='A <note>.'))
 
@@ -160,7 +160,10 @@ def test_an_end_taken_from_the_last_record_is_said():
     table = pd.DataFrame({'subject_id': [1, 2, 3], 'start': 15_000})
     guessed = read_frame(events, table, vocab=VOCAB)
     given_ = read_frame(events, table.assign(end=[20_000, 20_000, 20_000]), vocab=VOCAB)
-    class Of: model = tiny_model()
+    class Of: model, people = tiny_model(), None
+    said = [c for c in cautions_of(Of, guessed, Settings()) if 'last record' in c]
+    assert len(said) == 1 and 'do not give the end of observation of 2 people' in said[0]
+    guessed.report.clear() # nobody remembers, but the windows tell
     said = [c for c in cautions_of(Of, guessed, Settings()) if 'last record' in c]
     assert len(said) == 1 and said[0].startswith('For 2 of 2 people who did not die')
     assert not any('last record' in c for c in cautions_of(Of, given_, Settings()))
@@ -325,9 +328,9 @@ def test_some_people_are_the_same_people():
 
 def test_evaluation_is_that_of_41(stored, people):
     baseline = AgeSexBaseline.fit(simulate(300, 6))
-    a = Assessment(stored, people, Settings(n_boot=5, min_cases=5), baseline, make_world())
+    a = Assessment(stored, people, Settings(n_boot=50, min_cases=5), baseline, make_world())
     mine = report.evaluations_of(a)[5.]
-    theirs = evaluate(stored.model, people, baseline=baseline, world=make_world(), n_boot=5, min_cases=5)
+    theirs = evaluate(stored.model, people, baseline=baseline, world=make_world(), n_boot=50, min_cases=5)
     assert mine.summary.equals(theirs.summary) and mine.per_code.equals(theirs.per_code)
     assert mine.parts == theirs.parts and mine.counts == theirs.counts
 
@@ -484,3 +487,25 @@ def test_models_and_predictors_do_not_look_alike(n):
     table = pd.DataFrame({'predictor': ['model', 'oracle', *map(str, range(n))], 'predicted': .1, 'observed': .1, 'low': .05, 'high': .2})
     bars = calibration_figure(table).axes[0].containers
     assert len({(b.lines[0].get_color(), b.lines[0].get_marker()) for b in bars}) == n + 2
+
+
+def test_people_whom_the_model_knows_are_said_first(tmp_path):
+    people = simulate(80, seed=5)
+    model = build_model(config_from('traj_mixer_v5', people.vocab, dict(n_layer=1, d_model=24, n_head=4, objective='competing')), people.vocab)
+    save_checkpoint(tmp_path/'c', model, people.vocab, people=seen_people(people[:30], salt='x'))
+    stored = load_checkpoint(tmp_path/'c')
+    assert cautions_of(stored, people, Settings())[0].startswith('The model was trained or tuned on 30 of these 80 people')
+    assert not any('trained or tuned' in c for c in cautions_of(stored, people[30:], Settings()))
+    save_checkpoint(tmp_path/'c', model, people.vocab)
+    assert cautions_of(load_checkpoint(tmp_path/'c'), people, Settings())[0].startswith('The checkpoint does not say whom')
+    a = Assessment(stored, people, Settings(n_boot=0, min_cases=3, futures=0))
+    page = report_html('x', everything(a, {}, {}).parts, report.in_words(a), a.cautions, report.notes_of(a))
+    assert page.index('trained or tuned on 30 of these 80') < page.index('Predictors side by side')
+
+
+def test_starts_that_were_guessed_are_said():
+    class Of: model, people = tiny_model(), None
+    table = pd.DataFrame({'subject_id': [1, 2], 'end': 20_000})
+    events = pd.DataFrame([(1, 15_000, 'Ash'), (2, 16_000, 'Ash')], columns=['subject_id', 'age', 'code'])
+    guessed = read_frame(events, table, vocab=VOCAB, death=None)
+    assert any('do not give the start of observation of 2 people' in c for c in cautions_of(Of, guessed, Settings()))

@@ -120,3 +120,89 @@ def test_wrong_arguments_are_one_line(argv, word, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, said = said_on_stderr(delphi_train.main, argv)
     assert status == 2 and said.count("\n") == 1 and word in said and "Traceback" not in said, said
+
+
+def two(*more):
+    """A launch of two processes."""
+    port = str(20_000 + (os.getpid() + len(more)) % 20_000)
+    return ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", port)
+
+
+def finished(run):
+    """Its output, if it ended well."""
+    out, err = run.communicate()
+    assert run.returncode == 0, err
+    return out
+
+
+def test_two_processes_with_dropout_continue_where_they_were(tmp_path):
+    """Each process keeps its own generator; the printed training loss is that of both; one process may not go on."""
+    args = ("--dropout", "0.3", "--evaluate_every", "4")
+    finished(launch(tmp_path, *args, "--steps", "8", "--out", "whole", runner=two()))
+    (tmp_path / "stop.py").write_text(
+        "from delphi_traj.training import loop\n"
+        "write = loop._Run._write\n"
+        "def stop(self, *rest):\n"
+        "    write(self, *rest)\n"
+        "    if self.step == 4: import os; os._exit(7)\n"
+        "loop._Run._write = stop\n"
+        "loop.delphi_train()\n"
+    )
+    command = [sys.executable, *two(1), "stop.py", *ARGS, "--config", "small.json", *args, "--steps", "8", "--out", "cut"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
+    assert subprocess.run(command, cwd=tmp_path, env=env, capture_output=True).returncode != 0
+    assert load_checkpoint(tmp_path / "cut/last").config["training"]["step"] == 4
+    alone = launch(tmp_path, *args, "--steps", "8", "--out", "cut", "--resume")
+    assert alone.wait() == 2 and "trained by 2 process(es), and this is 1" in alone.stderr.read()
+    finished(launch(tmp_path, *args, "--steps", "8", "--out", "cut", "--resume", runner=two(1, 2)))
+    for name, tensor in weights(tmp_path / "whole/last").items():
+        assert torch.equal(tensor, weights(tmp_path / "cut/last")[name]), name  # one machine, equal shapes
+    story = [read_metrics(tmp_path / run / "metrics.jsonl").drop(columns="seconds_per_step") for run in ("whole", "cut")]
+    assert story[0].equals(story[1])
+
+
+def test_the_training_loss_is_that_of_all_processes(tmp_path):
+    """Two processes report the loss that one process reports of the same two batches accumulated."""
+    args = ("--dropout", "0", "--steps", "4", "--evaluate_every", "2")
+    finished(launch(tmp_path, *args, "--accumulate", "2", "--out", "one"))
+    finished(launch(tmp_path, *args, "--out", "two", runner=two(1, 2, 3)))
+    one, both = (read_metrics(tmp_path / run / "metrics.jsonl").train for run in ("one", "two"))
+    assert both.tolist() == pytest.approx(one.tolist(), rel=1e-5)  # sums in another order
+
+
+def test_a_second_run_chooses_its_device(monkeypatch):
+    """A run on the CPU does not bind later runs of the process to it; a stand-in for a GPU is found and left."""
+    from accelerate.state import PartialState
+    from delphi_traj.training.loop import make_accelerator
+    monkeypatch.setattr(PartialState, "default_device", property(lambda self: torch.device("meta")))
+    kinds = [make_accelerator(TrainOptions(device=d)).device.type for d in ("cpu", "auto", "cpu", "auto")]
+    assert kinds == ["cpu", "meta", "cpu", "meta"]
+    monkeypatch.undo()
+    make_accelerator(TrainOptions(device="cpu"))
+
+
+def test_declared_splits_are_kept(tmp_path, capsys):
+    """`held_out` is for judging: training takes train and tuning, says so, and leaves marks of nobody else."""
+    from delphi_traj.data.meds import write_meds
+    people = simulate(150, seed=6)
+    ids = people.subjects.subject_id.tolist()
+    write_meds(people, tmp_path / "meds", splits={"train": ids[:90], "tuning": ids[90:110], "held_out": ids[110:]})
+    (tmp_path / "small.json").write_text(json.dumps(SMALL))
+    args = [str(tmp_path / "meds"), "--config", str(tmp_path / "small.json"), "--steps", "1", "--device", "cpu", "--batch_size", "32"]
+    delphi_train.main([*args, "--out", str(tmp_path / "run")])
+    assert "90 train, 40 held_out, 20 tuning: trained on train, tuned on tuning" in capsys.readouterr().out
+    seen = load_checkpoint(tmp_path / "run/best").seen(people)
+    assert seen.tolist() == [True] * 110 + [False] * 40
+    delphi_train.main([*args, "--out", str(tmp_path / "all"), "--split", "all"])
+    assert load_checkpoint(tmp_path / "all/best").seen(people).all()
+    status, said = said_on_stderr(delphi_train.main, [*args, "--out", str(tmp_path / "x"), "--split", "held_out"])
+    assert status == 2 and "expected 'declared'" in said
+
+
+def test_a_folder_without_train_people_is_refused(tmp_path):
+    """Splits of other names say nothing of whom to train on."""
+    from delphi_traj.data.meds import write_meds
+    people = simulate(40, seed=6)
+    write_meds(people, tmp_path / "meds", splits={"held_out": people.subjects.subject_id.tolist()})
+    status, said = said_on_stderr(delphi_train.main, [str(tmp_path / "meds"), "--out", str(tmp_path / "x")])
+    assert status == 2 and "expected 'train' among them, or --split all" in said

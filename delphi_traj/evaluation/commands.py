@@ -32,7 +32,7 @@ from ..training.loop import (
 from .futures import (
     ENDED, REASONS, Futures, _row_reasons, landmark_inputs, sample_futures)
 from .metrics import (
-    AgeSexBaseline, incidence, log_hazard_at, oracle_log_hazard, rows_at)
+    AgeSexBaseline, check_replicates, incidence, log_hazard_at, oracle_log_hazard, rows_at)
 from .figures import (
     auc_figure, incidence_figure, save_figure, training_figure)
 from .report import (
@@ -165,9 +165,10 @@ def delphi_evaluate(
     ages:str=None, # landmarks in years of age, as 50,60,70, in place of offsets
     delphi_offset:float=0., # years between reading and diagnosis in Delphi's AUC
     min_cases:int=10, # codes with fewer are not judged
-    n_boot:int=200, # bootstrap replicates; 0 for no intervals
+    n_boot:int=200, # bootstrap replicates, at least 50; 0 for no intervals
     most:int=50, # codes with a calibration of their own, those with the most cases
     futures:int=500, # people whose futures are sampled; 0 for none
+    strata:str=None, # 'age and sex' where they decide who leaves observation; AUC is weighted within them
     note:str='', # a sentence that stands first in the report
     seed:int=0, # of the bootstrap, of Delphi's draw of controls and of the futures
     device:str='auto', # auto, cpu, cuda or mps
@@ -175,7 +176,7 @@ def delphi_evaluate(
     "Evaluate a checkpoint on people whom it has not seen; write tables, figures and one report."
     given = dict(locals())
     settings = _settings(years, offsets, ages, delphi_offset, min_cases, n_boot, seed, most,
-                         futures)
+                         futures, strata)
     stored, facts = _open(checkpoint, expect, device)
     out = _place(out or Path(checkpoint)/'evaluation')
     found, people = _assess(stored, data, train, labels, chapters, settings, note)
@@ -191,15 +192,17 @@ def _judge_and_write(out, found, facts, given):
     print('wrote ' + ', '.join(map(str, paths)))
 
 # %% ../../nbs/49_commands.ipynb #436c4810
-def _settings(years, offsets, ages, delphi_offset, min_cases, n_boot, seed, most, futures):
+def _settings(years, offsets, ages, delphi_offset, min_cases, n_boot, seed, most, futures, strata):
     "Checked settings."
     _whole(min_cases=(min_cases, 1), n_boot=(n_boot, 0), most=(most, 1), futures=(futures, 0),
            delphi_offset=(delphi_offset, 0), seed=(seed, 0))
+    check_replicates(n_boot)
+    if strata not in (None, 'age and sex'): raise ValueError(f"strata={strata!r}; expected 'age and sex'")
     horizons = _numbers(years, 'years', 1 / 12, '5,10')
     ages = () if ages is None else _numbers(ages, 'ages', 0., '50,60,70')
     offsets = _numbers(offsets, 'offsets')
     return Settings(horizons, offsets, ages, delphi_offset, min_cases, n_boot, seed, most,
-                    futures=futures)
+                    futures=futures, strata=strata or '')
 
 # %% ../../nbs/49_commands.ipynb #a6d93c74
 def _assess(stored, data, train, labels, chapters, settings, note): # -> Assessment, facts
@@ -382,7 +385,7 @@ def delphi_export(
 
 # %% ../../nbs/49_commands.ipynb #8cef54dd
 READERS = {'meds': ('birth', 'death', 'start', 'end', 'split', 'no_birth', 'unknown', 'outside'),
-           'omop': ('column', 'name', 'unknown', 'outside')} # form -> options
+           'omop': ('column', 'name', 'unknown', 'outside', 'no_birth')} # form -> options
 
 def _reader_options(kind, **given):
     "Options for the reader of this form; refuses those of another form."

@@ -6,16 +6,16 @@
 __all__ = ['STANDINGS', 'SCROLLS', 'TOO_LONG', 'STYLE', 'SORT', 'POLICY', 'TEMPLATE', 'PART', 'CAUTIONS', 'FROZEN', 'TITLES',
            'HOW_CODES', 'FUTURE_CASES', 'Settings', 'horizon_days', 'within', 'landmarks', 'standing', 'Rows',
            'rows_of', 'Part', 'png', 'tried', 'number', 'percent', 'between', 'intervals', 'written', 'text_of',
-           'columns_of', 'for_template', 'report_html', 'Assessment', 'delphi_caution', 'frozen_caution',
-           'follow_up_caution', 'replicates_caution', 'cautions_of', 'cases_of', 'chosen', 'frequent', 'too_few',
-           'facts_of', 'about', 'outcome_of', 'scores_of', 'evaluations_of', 'summary_part', 'per_code_part',
-           'discrimination', 'read_chapters', 'by_chapter', 'stratified', 'c_index', 'forecasts', 'judged_by',
-           'name_codes', 'two_digits', 'wide', 'deciles', 'calibration', 'panels', 'labels_of', 'groups',
-           'groups_by_code', 'birthday', 'windows', 'some_of', 'some_years', 'rates_by_age', 'rates_in', 'rates_shown',
-           'incidence_by_age', 'curve', 'needed', 'compared', 'no_cases', 'sampled_rows', 'futures_shown',
-           'how_sampled', 'sampled', 'futures_seen', 'fan', 'code_plane', 'span', 'people_in_words', 'ranking_in_words',
-           'verdict', 'risks_in_words', 'futures_in_words', 'in_words', 'notes_of', 'everything', 'plain',
-           'strict_json', 'table_csv', 'write_report']
+           'columns_of', 'for_template', 'report_html', 'Assessment', 'delphi_caution', 'seen_caution',
+           'bounds_caution', 'frozen_caution', 'follow_up_caution', 'replicates_caution', 'cautions_of', 'cases_of',
+           'chosen', 'frequent', 'too_few', 'facts_of', 'about', 'outcome_of', 'scores_of', 'evaluations_of',
+           'summary_part', 'per_code_part', 'no_auc', 'codes_left_out', 'discrimination', 'read_chapters', 'by_chapter',
+           'stratified', 'c_index', 'forecasts', 'judged_by', 'name_codes', 'two_digits', 'wide', 'deciles',
+           'calibration', 'panels', 'labels_of', 'groups', 'groups_by_code', 'birthday', 'windows', 'some_of',
+           'some_years', 'rates_by_age', 'rates_in', 'rates_shown', 'incidence_by_age', 'curve', 'needed', 'compared',
+           'no_cases', 'sampled_rows', 'futures_shown', 'how_sampled', 'sampled', 'futures_seen', 'fan', 'code_plane',
+           'span', 'people_in_words', 'ranking_in_words', 'verdict', 'risks_in_words', 'futures_in_words', 'in_words',
+           'notes_of', 'everything', 'plain', 'strict_json', 'table_csv', 'write_report']
 
 # %% ../../nbs/47_report.ipynb #38d4b9d2
 import base64, io, json, math, re, textwrap
@@ -29,13 +29,13 @@ from matplotlib.figure import Figure
 
 # %% ../../nbs/47_report.ipynb #faff10dd
 from ..data.batches import CENTURY
-from ..data.events import Cohort, Vocab, subject_hash, write_whole
+from ..data.events import Cohort, Vocab, days_of_years, subject_hash, write_whole
 from ..data.simulator import World
 from ..training.checkpoints import Checkpoint
 from ..training.loop import say
 from .futures import ENDED, known_at, risk, sample_futures
 from delphi_traj.evaluation.metrics import (
-    DAYS_PER_YEAR, AgeSexBaseline, Evaluation, Outcome, incidence, landmark_outcome, log_hazard_at,
+    DAYS_PER_YEAR, AgeSexBaseline, Evaluation, age_and_sex, Outcome, incidence, landmark_outcome, log_hazard_at,
     model_nll, multiplicities, oracle_log_hazard, predictor_likelihoods, predictor_scores,
     side_by_side, stacked)
 from .figures import (
@@ -60,11 +60,12 @@ class Settings:
     most:int = 50 # codes with a calibration of their own, those with the most cases
     rates:int = 10_000 # person-years on which rates by age rest, at most
     futures:int = 500 # people whose futures are sampled, at most
+    strata:str = '' # 'age and sex': censoring may differ between them; '': between landmarks only
 
 # %% ../../nbs/47_report.ipynb #1724f744
 def horizon_days(years:float)->int:
     "The whole days of some years: 1 year is 365 days, 4 years are 1,461."
-    return int(np.floor(years * DAYS_PER_YEAR))
+    return days_of_years(years)
 
 def within(days, years)->np.ndarray: # whole days after a landmark
     "Whether days lie within a horizon."
@@ -327,9 +328,31 @@ class Assessment:
 # %% ../../nbs/47_report.ipynb #2579a9cb
 def delphi_caution(stored, cohort, settings)->str:
     "The objective `delphi` fits no absolute rates."
-    if stored.model.config.objective != 'delphi': return ''
+    if not stored.model.caution: return '' # another objective, or recalibrated
     return ('The model was trained with the objective delphi, and its rates are not absolute '
-            'rates: read its ranking, and none of its risks, rates and futures as they stand.')
+            'rates: read its ranking, and none of its risks, rates and futures as they stand. '
+            'Factors fitted on people with follow-up mend them (base_rate_recalibration).')
+
+# %% ../../nbs/47_report.ipynb #dfca012a
+def seen_caution(stored, cohort, settings)->str:
+    "People on whom the model was trained or tuned are no test of it."
+    if stored.people is None:
+        return ('The checkpoint does not say whom its model was trained on, so whether these people '
+                'are new to it cannot be told.')
+    n = int(stored.seen(cohort).sum())
+    if not n: return ''
+    return (f'The model was trained or tuned on {n:,} of these {len(cohort):,} people. It knows '
+            'their futures, and every number that rests on them is too good.')
+
+# %% ../../nbs/47_report.ipynb #3402ee89
+def bounds_caution(stored, cohort, settings)->str:
+    "Starts and ends of observation that the reader had to guess."
+    guessed = {what: cohort.report.get(key, 0) for what, key in
+               (('start', 'starts taken from the first record'), ('end', 'ends taken from the last record'))}
+    said = [f'the {what} of observation of {n:,} people' for what, n in guessed.items() if n]
+    if not said: return ''
+    return (f'The data do not give {" and ".join(said)}; the first and the last record stand in for '
+            'them, and rates and risks that count years of observation are wrong by that.')
 
 # %% ../../nbs/47_report.ipynb #ce6e1649
 def frozen_caution(stored, cohort, settings)->str:
@@ -347,7 +370,7 @@ def follow_up_caution(stored, cohort, settings)->str:
     np.maximum.at(last, cohort.person, cohort.age)
     alive, end = ~cohort.subjects.died.to_numpy(), cohort.subjects.end.to_numpy()
     n = int((alive & (end == last)).sum())
-    if 2 * n <= alive.sum(): return ''
+    if 2 * n <= alive.sum() or bounds_caution(stored, cohort, settings): return ''
     return (f'For {n:,} of {int(alive.sum()):,} people who did not die, observation ends on the '
             'day of their last record. Where the true end is not known and this day stands in for '
             'it, years without an event are missing, and observed rates and risks are too high.')
@@ -360,7 +383,8 @@ def replicates_caution(stored, cohort, settings)->str:
             'on; one may even leave out its own estimate. Ask for 200 or more (--n_boot).')
 
 # %% ../../nbs/47_report.ipynb #392625b4
-CAUTIONS = (delphi_caution, follow_up_caution, frozen_caution, replicates_caution)
+CAUTIONS = (seen_caution, delphi_caution, bounds_caution, follow_up_caution, frozen_caution,
+            replicates_caution)
 
 def cautions_of(stored:Checkpoint, cohort:Cohort, settings:Settings)->list: # of sentences
     "What to know before any number is read."
@@ -424,7 +448,8 @@ def outcome_of(a:Assessment, years)->Outcome: # of all rows
     "Who gets which code, the curve of censoring taken landmark by landmark."
     group, landmark = a.rows.group, a.rows.landmark
     at = [group == g for g in np.unique(group)]
-    return stacked([landmark_outcome(a.judged[here], landmark[here], years) for here in at])
+    label = age_and_sex(a.judged, landmark) if a.settings.strata else np.full(len(group), '')
+    return stacked([landmark_outcome(a.judged[here], landmark[here], years, stratum=label[here]) for here in at])
 
 def scores_of(a:Assessment, years)->dict: # predictor -> [n k], log per year
     "Log hazards of every predictor at every row."
@@ -457,15 +482,21 @@ def summary_part(tables)->Part: # horizon -> `Evaluation.summary`
     table = _joined({y: t.rename_axis('predictor').reset_index() for y, t in tables.items()})
     shown = pd.DataFrame({
         'years': table.years, 'predictor': table.predictor, 'mean AUC': table.macro_auc,
-        '95% interval': intervals(table), 'share of the lead': table.share,
+        '95% interval': intervals(table), 'ahead of age and sex': table.ahead,
+        'its 95% interval, paired': intervals(table, 'ahead_low', 'ahead_high'),
+        'share of the lead': table.share,
         'its 95% interval': intervals(table, 'share_low', 'share_high'),
         'NLL per event': table.competing_nll})
     if table.share.isna().all():
         shown = shown.drop(columns=['share of the lead', 'its 95% interval'])
+    if table.ahead.isna().all():
+        shown = shown.drop(columns=['ahead of age and sex', 'its 95% interval, paired'])
     how = ('AUC: of two people, one who gets a code within the horizon and one who does not, the '
            'share of pairs in which the first has the higher hazard; mean over codes, interval by '
-           'people; 0.5 is chance. Share of the lead: 0 is what age and sex tell, 1 what the true '
-           'hazards tell, which are known of simulated people only. NLL: negative log-likelihood '
+           'people; 0.5 is chance. Ahead: the difference to age and sex on the same people. Share of '
+           'the lead: 0 is what age and sex tell, 1 what the true risks tell, which are known of '
+           'simulated people only. Who leaves observation is taken to leave for reasons that have '
+           'nothing to do with what would have come (independent censoring). NLL: negative log-likelihood '
            'per event, lower is better, with none for a model that looks from landmarks only.')
     return Part('Discrimination', 'summary', 'Predictors side by side', how, table, _shown(shown))
 
@@ -478,8 +509,26 @@ def per_code_part(a:Assessment)->Part:
     how = ('Cases: rows with the code within the horizon. At risk: rows free of the code at the '
            'landmark. Censored: rows that were not followed to the horizon; others like them are '
            'weighted up in their place.')
-    content = table if len(table) else too_few(a, a.settings.horizons[0])
+    content = table if len(table) else no_auc(a)
     return Part('Discrimination', 'per_code', 'AUC by code', how, content, shown)
+
+# %% ../../nbs/47_report.ipynb #bbef1f20
+def no_auc(a:Assessment)->str:
+    "Why no code has an AUC, in the words of the codes with the most cases."
+    left = a.evaluations[a.settings.horizons[0]].without_auc
+    if left is None or not len(left): return too_few(a, a.settings.horizons[0])
+    reasons = left.reason.value_counts()
+    return 'Not computed: ' + '; '.join(f'{n:,} codes: {why}' for why, n in reasons.items()) + '.'
+
+# %% ../../nbs/47_report.ipynb #e46f1961
+def codes_left_out(a:Assessment)->list: # of `Part`
+    "Codes without an AUC, each with its reason."
+    left = {y: e.without_auc for y, e in a.evaluations.items() if e.without_auc is not None}
+    table = _joined(left) if left else pd.DataFrame()
+    if not len(table): return []
+    table = table.sort_values('cases', ascending=False, kind='stable')
+    how = 'A measure is given only where somebody had the code and somebody free of it was followed to the horizon.'
+    return [Part('Discrimination', 'without_auc', 'Codes without an AUC', how, table, _shown(table))]
 
 # %% ../../nbs/47_report.ipynb #6b9875e1
 def discrimination(a:Assessment)->list: # of `Part`
@@ -487,6 +536,7 @@ def discrimination(a:Assessment)->list: # of `Part`
     a.evaluations = evaluations_of(a)
     years, first = next(iter(a.evaluations.items()))
     parts = [summary_part({y: e.summary for y, e in a.evaluations.items()}), per_code_part(a)]
+    parts += codes_left_out(a)
     if not len(first.per_code): return parts
     deaths = np.array(a.cohort.vocab.names)[a.cohort.vocab.of_kind('death')]
     how = f'AUC of each code {years:g} years ahead; cases in brackets; death stands apart.'
@@ -603,6 +653,8 @@ def two_digits(value)->str:
     return f'{value:.2f}' if math.isfinite(value) else ''
 
 TITLES = dict(expected='predicted', observed_over_expected='observed / predicted', ici='ICI',
+              ici_null='ICI of right risks',
+              calibration_intercept='intercept', calibration_slope='slope',
               brier='Brier score', scaled_brier='scaled Brier score', auc='AUC',
               auc_without_dead='AUC without the dead')
 
@@ -654,8 +706,10 @@ def calibration(a:Assessment, years)->list: # of `Part`
 
 # %% ../../nbs/47_report.ipynb #fd259767
 HOW_CODES = ('Observed / predicted: above 1 where predicted risks are too low, below 1 where they '
-             'are too high. ICI: mean distance between the predicted risk and the smooth curve of '
-             'observed risk. Scaled Brier score: 1 perfect, 0 as good as one risk for all. AUC '
+             'are too high. Intercept and slope of observed on predicted log odds: 0 and 1 for right '
+             'risks, a slope below 1 where they are spread too far. ICI: mean distance between the '
+             'predicted risk and the smooth curve of observed risk, beside what right risks would '
+             'show here by chance. Scaled Brier score: 1 perfect, 0 as good as one risk for all. AUC '
              'without the dead: those who die first are left out of the controls. Death, then the '
              'codes with the most cases; other intervals are in the file, and in its column reason '
              'why a number is missing.')
