@@ -195,7 +195,7 @@ def test_landmarks_do_not_see_the_future(everyone, data):
     landmark = a_landmark(data, rows[:, 1], table.end.min())
     cohort = as_cohort(VOCAB, rows, table)
     assume(not (cohort.subjects.died & (cohort.subjects.end <= landmark)).any())
-    assume(not (0 < landmark <= 150 and (cohort.subjects.start > 150).all())) # refused as years
+    assume(not (0 < landmark <= 150 and (cohort.subjects.start > 150).any())) # refused as years
     early = rows[rows[:, 1] <= landmark]
     later = table.assign(end=np.maximum(landmark, table.start) + data.draw(st.integers(0, 9_000)))
     other = as_cohort(VOCAB, early, later)
@@ -211,7 +211,7 @@ def test_landmark_is_the_last_position(cohort, data):
     "Everybody's last valid position is at the landmark, with all events at or before it, also with windows."
     landmark = a_landmark(data, cohort.age, cohort.subjects.end.min())
     assume(not (cohort.subjects.died & (cohort.subjects.end <= landmark)).any())
-    assume(not (0 < landmark <= 150 and (cohort.subjects.start > 150).all())) # refused as years
+    assume(not (0 < landmark <= 150 and (cohort.subjects.start > 150).any())) # refused as years
     for most in (None, 2):
         batch = collate_landmark(cohort, landmark, max_length=most)
         last = batch.valid.sum(1) - 1

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import torch
 from delphi_traj.data.batches import PURPOSES, collate, collate_landmark
-from delphi_traj.data.events import CohortError, make_vocab, read_frame
+from delphi_traj.data.events import CohortError, FollowUpWarning, make_vocab, read_frame
 from delphi_traj.data.simulator import simulate
 from delphi_traj.evaluation.export import export_program, load_program
 from delphi_traj.evaluation.futures import RateWarning, cif_next, landmark_inputs, risk, risk_mc, sample_futures
@@ -99,6 +99,9 @@ def test_a_landmark_in_years_is_warned_of_where_people_are_watched_from_birth():
     rows = pd.DataFrame([(0, 18_000, 'A')], columns=['subject_id', 'age', 'code'])
     cohort = read_frame(rows, table, vocab=VOCAB, death=None)
     with pytest.warns(UserWarning, match='if these are years'): collate_landmark(cohort, 60)
+    late = people(VOCAB)
+    for mixed in ([20_000, 60], [18_000, 50], [0, 60]): # one day among years does not hide them
+        with pytest.raises(ValueError, match='not years'): collate_landmark(late, mixed)
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         collate_landmark(cohort, 0), collate_landmark(cohort, 60 * 365)
@@ -176,6 +179,24 @@ def test_factors_by_age_follow_a_future_through_the_bands():
         np.testing.assert_allclose(a, b, rtol=1e-4)
         model.recalibration = Recalibration(factor[:, :1], torch.zeros(0))
         assert np.nanmean(a) > 1.5 * np.nanmean(risk_mc(model, mine, 18_600, 5, n=40).value)
+
+
+@pytest.mark.parametrize('wrong, words', [
+    (dict(prior=np.inf), 'prior=inf'), (dict(prior=None), 'prior=None'), (dict(by='income'), "by=\\['income'\\]"),
+    (dict(by='age', edges=(70, 60)), 'rising ages'), (dict(by='age', edges=(60, 60)), 'rising ages'), (dict(by='age', edges=(18_262,)), 'at most 150')])
+def test_recalibration_refuses_options_that_would_mislead(wrong, words):
+    cohort = simulate(30, seed=3)
+    with pytest.raises(ValueError, match=words): base_rate_recalibration(model_of('delphi', cohort.vocab), cohort, **wrong)
+
+
+def test_factors_from_guessed_bounds_say_so():
+    "A start that nobody gave makes the factors wrong; it is warned of and kept with them."
+    cohort = simulate(60, seed=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', FollowUpWarning)
+        unknown = read_frame(cohort.frame(), cohort.subjects[['subject_id', 'sex', 'end']], cohort.vocab)
+    with pytest.warns(FollowUpWarning, match='60 starts and 0 ends'): found = base_rate_recalibration(model_of('delphi', cohort.vocab), unknown)
+    assert found.recalibration.facts['starts_guessed'] == 60
 
 
 def test_recalibration_refuses_what_it_cannot_mend():

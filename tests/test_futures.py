@@ -237,7 +237,8 @@ def gaps(model, futures, most):
         hidden = model(batch)
         had = torch.zeros(n, K, dtype=torch.bool).scatter_(1, seen, True)
         years, begin = (torch.from_numpy(x) / YEAR for x in (when[:, j + 1] - when[:, j], when[:, j] - clock))
-        h = hazards_of_state(model, hidden if hidden.ndim == 2 else hidden[:, -1]).cumulative_hazard(years, begin)
+        state = hidden if hidden.ndim == 2 else hidden[:, -1]
+        h = hazards_of_state(model, state, batch.sex, batch.query_age[:, 0]).cumulative_hazard(years, begin)
         spent.append((h * (torch.from_numpy(CAUSE) & ~had)).sum(-1).numpy())
         clock = when[:, j + 1]
     return np.stack(spent, 1)

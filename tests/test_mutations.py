@@ -40,8 +40,7 @@ MUTATIONS = {
     ('V1.12', 'narrower baseline'): (
         MIX, 'hidden = 4 * d_model if hidden', 'hidden = 3 * d_model if hidden', 'ledger::test_v1_12'),
     ('V1.13', 'ablation on by default'): (
-        MIX, 'if group_wise_layer_norm else nn.LayerNorm',
-        'if not group_wise_layer_norm else nn.LayerNorm', 'ledger::test_v1_13'),
+        MIX, 'if group_wise_layer_norm: norm', 'if not group_wise_layer_norm: norm', 'ledger::test_v1_13'),
     ('V1.14', 'Xavier bound of the whole tensor'): (
         MIX, 'sum(weight.shape[-2:])', 'sum(weight.shape)', 'ledger::test_v1_14'),
     ('V1.14', 'alignment starts at one half'): (
@@ -119,7 +118,7 @@ MUTATIONS = {
         ATT, 'self.dropout, self.training)',
         'self.dropout, True)', 'properties::test_dropout_in_training_only[traj_mixer_v5-relative-competing]'),
     ('landmark', 'prediction at a padding position'): (
-        DELPHI, '[row, last])\n    risk', '[row, -1])\n    risk', 'properties::test_prediction_is_of_the_last_position'),
+        DELPHI, 'self(batch)[row, last]', 'self(batch)[row, -1]', 'properties::test_prediction_is_of_the_last_position'),
     ('causality', 'a state takes a bit of the next one'): (
         DELPHI, 'return self.final_norm(x)',
         'return self.final_norm(x + 1e-6 * x.roll(-1, 1))', 'properties::test_future_moves_nothing[traj_mixer_v5-relative-competing]'),

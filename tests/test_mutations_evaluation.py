@@ -42,7 +42,7 @@ MUTATIONS = {
     ('calibration', 'an index that can never be 0'): (
         CAL, 'max(distance[0] - reach, 0)', 'distance[0]', 'calibration::test_right_risks_may_have_no_error_and_wrong_ones_have_theirs'),
     ('metrics', 'a horizon longer than the years of a study'): (
-        MET, 'np.floor(years * DAYS_PER_YEAR + 1e-6)', 'np.ceil(years * DAYS_PER_YEAR)',
+        'data/events.py', 'np.floor(years * DAYS_PER_YEAR + 1e-6)', 'np.ceil(years * DAYS_PER_YEAR)',
         'metrics::test_a_horizon_equal_to_the_follow_up_is_reached'),
     ('metrics', 'an AUC against those who died only'): (
         MET, 'np.where(at_risk & unanswered, np.nan, weight)', 'weight',

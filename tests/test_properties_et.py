@@ -135,7 +135,10 @@ def test_little_is_enough(mode, objective, head, time_mode):
 def test_no_history_is_refused_without_a_landmark(mode, time_mode):
     "A row of padding has no last position and no last age; given a landmark, all_future predicts for it."
     model, empty = a_model(mode, time_mode), collate(FEW, None, None)
-    with pytest.raises(ValueError, match='row 0'): model.predict(empty)
+    by_hand = replace(empty, made_for=None)
+    with pytest.raises(ValueError, match='row 0'): model.predict(by_hand)
+    if mode == 'all_future':
+        with pytest.raises(ValueError, match="made for 'inputs'"): model.predict(empty)
     if mode == 'all_future': assert model.predict(replace(empty, query_age=torch.full((3, 1), 9_500.))).hazard[0, 5:].isfinite().all()
 
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CENTURY', 'PURPOSES', 'OBJECTIVES', 'person_uniforms', 'random_no_events', 'regular_no_events', 'Batch', 'collate',
-           'landmark_days', 'collate_landmark', 'draw_landmarks', 'Batches']
+           'years_kept', 'landmark_days', 'collate_landmark', 'draw_landmarks', 'Batches']
 
 # %% ../../nbs/02_batches.ipynb #2cae14c1
 import warnings
@@ -247,6 +247,14 @@ def _next_token(cohort, sex, token, age, valid, max_length, draw):
 # %% ../../nbs/02_batches.ipynb #6ff903e6
 _BUILD = {None: _inputs_only, 'delphi': _next_token, 'competing': _competing}
 
+# %% ../../nbs/02_batches.ipynb #dcea2dc8
+def years_kept(cohort:Cohort, max_length:int, every=5.0)->tuple: # shares of years and of people
+    "Under `competing`: the share of years under observation that is paid for, and of people who pay for none."
+    paid = [collate(cohort[i:i + 1000], 'competing', 'regular', every, max_length=max_length).exposure.sum(1)
+            for i in range(0, len(cohort), 1000)]
+    paid, years = torch.cat(paid).numpy(), (cohort.subjects.end - cohort.subjects.start).to_numpy()
+    return paid.sum() / max(years.sum(), 1), ((paid == 0) & (years > 0)).mean()
+
 # %% ../../nbs/02_batches.ipynb #505719bb
 def landmark_days(cohort:Cohort, landmark # days of age, one number or one per person
                   )->np.ndarray: # whole days, int64 [n]
@@ -266,12 +274,15 @@ def landmark_days(cohort:Cohort, landmark # days of age, one number or one per p
 
 # %% ../../nbs/02_batches.ipynb #e6a76527
 def _question_years(cohort, day):
-    "Refuse landmarks of at most 150 before anybody was observed; warn of others where nothing was recorded so early."
+    "Refuse landmarks of 1 to 150 before a person was observed; warn of others where nobody has a record so early."
     start = cohort.subjects.start.to_numpy()
-    if not len(day) or day.max() > 150 or (day == start).any() or not (day > 0).all(): return
-    said = f'found landmarks of at most {day.max():g}'
-    if (start > 150).all():
-        raise ValueError(f'{said}, before anybody was observed; expected days of age, not years: times 365.25')
+    early = (day > 0) & (day <= 150)
+    if (early & (start > 150)).any():
+        i = int(np.flatnonzero(early & (start > 150))[0])
+        raise ValueError(f'subject {cohort.subjects.subject_id[i]}: found landmark {day[i]:g}, before she was observed '
+                         f'(day {start[i]}); expected days of age, not years: times 365.25')
+    if not (early & (day != start)).any(): return
+    said = f'found landmarks from {day[early].min():g}'
     known = cohort.vocab.of_kind('disease', 'death', 'lifestyle')[cohort.token]
     if not (known & (cohort.age <= 150)).any():
         warnings.warn(f'{said} days of age, where nobody has a record of the first 150 days; '

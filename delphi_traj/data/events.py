@@ -166,7 +166,8 @@ def days_of_years(years # number or array
                   ): # int or int64 array
     "Whole days of so many years, rounded down: the shortest that so many calendar years can be."
     years = np.asarray(years, dtype=float)
-    if not np.isfinite(years).all(): raise ValueError(f'found years={years}; expected finite numbers')
+    if not (np.abs(years) <= 1e6).all(): # also NaN
+        raise ValueError(f'found years={years}; expected finite numbers, of years')
     days = np.floor(years * DAYS_PER_YEAR + 1e-6).astype(np.int64)
     return days if days.ndim else int(days)
 

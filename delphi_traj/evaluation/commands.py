@@ -557,7 +557,7 @@ def _demo_judge(out, model, future, history, groups):
     paths = _demo_files(out, found)
     paths += _demo_figures(out, found.evaluations[5.], history, held, model, baseline)
     say('\n' + _demo_table(found.evaluations[5.]))
-    say('\nThe lead is the macro AUC of the true hazards minus that of age and sex, 5 years ahead, '
+    say('\nThe lead is the macro AUC of the true risks minus that of age and sex, 5 years ahead, '
         'from entry and from 5 years later.')
     models = out/'traj_mixer_v5', out/'event_trajectory_shared_v2'
     say('wrote ' + ', '.join(map(str, [*models, *paths])))

@@ -381,6 +381,7 @@ def _loss(model, batch, objective, validation):
     "The configured objective, or the `competing` likelihood of the same hazards."
     if objective == model.config.objective != 'competing': return model.nll(batch, validation) if validation else model.nll(batch)
     if objective != 'competing': raise ValueError(f"found objective={objective!r} for a model trained with {model.config.objective!r}; expected that or 'competing'")
+    batch.require('competing', vocab=model.vocab)
     rates = model.rates(model(batch), batch.sex, batch.age) # with the factors of a recalibration
     return competing_loss(rates, batch, model.of_kind('disease', 'death'), model.config.first_occurrence)
 

@@ -516,7 +516,7 @@ def per_code_part(a:Assessment)->Part:
 def no_auc(a:Assessment)->str:
     "Why no code has an AUC, in the words of the codes with the most cases."
     left = a.evaluations[a.settings.horizons[0]].without_auc
-    if left is None or not len(left): return too_few(a, a.settings.horizons[0])
+    if left is None or left.reason.str.startswith('fewer than').all(): return too_few(a, a.settings.horizons[0])
     reasons = left.reason.value_counts()
     return 'Not computed: ' + '; '.join(f'{n:,} codes: {why}' for why, n in reasons.items()) + '.'
 
@@ -752,7 +752,9 @@ def groups(a:Assessment, years)->Part:
     content = table[columns] if len(table) else too_few(a, years)
     how = FROZEN + ('All codes with enough cases together, by sex, age at the landmark and, where '
                     'chapters are given, by chapter: observed over predicted events; the other '
-                    'measures are means over codes.')
+                    'measures are means over codes. A group has the codes with enough cases in it, so '
+                    'quotients of small groups are too high by that choice, and are not to be '
+                    'compared with those of everybody.')
     return Part('Calibration', f'groups_{years:g}', f'Groups of people, {years:g} years', how,
                 content, wide(table, index))
 
@@ -1009,7 +1011,7 @@ def ranking_in_words(e:Evaluation, years, deaths=('Death',))->str:
         ahead = int((e.per_code.model > e.per_code['age and sex']).sum())
         said.append(f'Age and sex alone: {auc("age and sex")}; the model is ahead of them for '
                     f'{ahead:,} of {n:,} codes.')
-    if 'oracle' in of.index: said.append(f'The true hazards: {auc("oracle")}.')
+    if 'oracle' in of.index: said.append(f'The true risks: {auc("oracle")}.')
     return ' '.join(said + [_of_death(row, of.index) for row in _rows(e.per_code, deaths)])
 
 def _within(low, high):

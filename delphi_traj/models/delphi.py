@@ -258,8 +258,9 @@ class Prediction:
     caution:str = '' # why the numbers are no absolute rates, where they are none
 
 # %% ../../nbs/21_delphi.ipynb #65caeed0
-NO_RATES = ("the model was trained with objective 'delphi', whose numbers are no absolute rates: no time after "
-            "the last event, every tie a race; recalibrate them (base_rate_recalibration) or train with 'competing'")
+NO_RATES = ("the model was trained with objective 'delphi', whose numbers are no absolute rates: it pays for "
+            "years before observation began and for none after the last event; recalibrate them "
+            "(base_rate_recalibration) or train with 'competing'")
 
 @patch(as_prop=True)
 def caution(self:Delphi)->str:

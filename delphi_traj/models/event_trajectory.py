@@ -331,7 +331,8 @@ def landmark(self:EventTrajectory, batch:Batch)->tuple[Hazards, Tensor, Tensor]:
     "Hazards at the landmark, the causes at risk there, and the time on the hazards' clock."
     cause = self.of_kind('disease', 'death')
     if self.config.mode == 'all_future':
-        batch.require('all_future', vocab=self.vocab)
+        given = ('inputs',) if batch.query_age is not None else () # inputs of which somebody says when
+        batch.require('all_future', *given, vocab=self.vocab)
         hazards = self.rates(self(batch), batch.sex, self.landmark_age(batch)[:, 0])
         return hazards, self._open(batch, cause), torch.zeros(len(batch), device=cause.device)
     batch.require('landmark', 'inputs', 'competing', vocab=self.vocab)

@@ -160,8 +160,11 @@ class SeenPeople:
         who, record = (np.isin(found[:, j], self.marks[:, j]) for j in (0, 1))
         return who | (record & (found[:, 1] >= 0))
 
-def seen_people(*cohorts, salt:str)->SeenPeople: # the salt of a run
+def seen_people(*cohorts, salt:str)->SeenPeople: # the salt of a run, 1 to 64 bytes
     "Marks of the people of some cohorts."
+    if not cohorts or not 0 < len(salt.encode()) <= 64:
+        raise ValueError(f'found {len(cohorts)} cohorts and a salt of {len(salt.encode())} bytes; '
+                         'expected at least one, and 1 to 64 bytes')
     return SeenPeople(np.concatenate([person_marks(c, salt) for c in cohorts]), salt)
 
 # %% ../../nbs/30_checkpoints.ipynb #fd0a0362
