@@ -703,13 +703,14 @@ def _omop_births(person, first): # -> days (NaN: unknown), how many were placed,
     "Day of birth by person; `first` is the day of each person's first row."
     part = lambda c: pd.to_numeric(person[c], errors='coerce') if c in person else pd.Series(np.nan, person.index)
     year, month = part('year_of_birth'), part('month_of_birth')
+    year = year.where(year > 0) # a calendar may have a year 0, a register has none
     day = part('day_of_birth').where(month.notna())
     date = lambda m, d: _day_numbers(pd.to_datetime(dict(year=year, month=m, day=d), errors='coerce'))
     earliest = date(month.fillna(1), day.fillna(1))
     middle = date(month.fillna(7), day.fillna(15).where(month.notna(), 1))
     placed = (month.isna() | day.isna()) & earliest.notna()
     born = middle.where(~placed, np.fmax(earliest, np.fmin(middle, first)))
-    exact = _birth_datetimes(person).where(year.isna() | (year == 0))
+    exact = _birth_datetimes(person).where(year.isna())
     return born.fillna(exact), int(placed.sum()), int((born.isna() & exact.notna()).sum())
 
 # %% ../../nbs/04_meds.ipynb #68f23b9c
