@@ -534,6 +534,7 @@ def refused(good, tmp_path):
 def test_et_21(good, refused, tmp_path):
     "Tag, size, its numbers, one whole core and the fingerprint are checked; traj_mixer_v2 and a changed number of rounds are refused."
     assert load_checkpoint(edited(shutil.copytree(good, tmp_path/'same')), TAG).model.config.n_reasoning_rounds == 12
+    refused("'traj_mixer_v2', an older version that is not read", config=lambda s: s.update(model_architecture='traj_mixer_v2'))
     for tag in ('traj_mixer_v2', 'traj_mixer_v5', 'nonsense'):
         refused(tag, config=lambda s: s.update(model_architecture=tag))
         refused('a config' if tag == 'traj_mixer_v5' else tag, expect=None, config=lambda s: s.update(model_architecture=tag))
