@@ -1,4 +1,5 @@
 """Installs delphi_traj. Every fact about the package stands in settings.ini."""
+
 from configparser import ConfigParser
 from pathlib import Path
 

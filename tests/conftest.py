@@ -1,43 +1,71 @@
 """Options, fixtures and the Hypothesis profile of the whole suite: seeded, without deadlines.
 
 One thread, unless OMP_NUM_THREADS says more."""
+
 import os
 from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 
+from mutations import copies, outcome  # noqa: F401 (fixtures of every table of mutations)
+
 
 def pytest_addoption(parser):
-    parser.addoption('--slow', action='store_true', help='also run the tests marked slow, and ten times the Hypothesis examples')
-    parser.addoption('--no-shrink', action='store_true', help='take the first counterexample that Hypothesis finds')
+    parser.addoption(
+        '--slow',
+        action='store_true',
+        help='also run the tests marked slow, and ten times the Hypothesis examples',
+    )
+    parser.addoption(
+        '--no-shrink',
+        action='store_true',
+        help='take the first counterexample that Hypothesis finds',
+    )
 
 
 def pytest_configure(config):
     config.addinivalue_line('markers', 'slow: long version of a test; runs with --slow only')
     torch.set_num_threads(int(os.environ.get('OMP_NUM_THREADS') or 1))
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-    phases = [Phase.explicit, Phase.generate] + [Phase.shrink] * (not config.getoption('--no-shrink'))
+    phases = [Phase.explicit, Phase.generate] + [Phase.shrink] * (
+        not config.getoption('--no-shrink')
+    )
     for name, n in (('house', 10), ('slow', 100)):
-        settings.register_profile(name, max_examples=n, derandomize=True, deadline=None, database=None,
-                                  report_multiple_bugs=False, phases=phases, suppress_health_check=quiet)
+        settings.register_profile(
+            name,
+            max_examples=n,
+            derandomize=True,
+            deadline=None,
+            database=None,
+            report_multiple_bugs=False,
+            phases=phases,
+            suppress_health_check=quiet,
+        )
     settings.load_profile('slow' if config.getoption('--slow') else 'house')
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption('--slow'): return
+    if config.getoption('--slow'):
+        return
     for item in items:
-        if 'slow' in item.keywords: item.add_marker(pytest.mark.skip(reason='slow; run with --slow'))
+        if 'slow' in item.keywords:
+            item.add_marker(pytest.mark.skip(reason='slow; run with --slow'))
 
 
 @pytest.fixture(scope='session')
 def data_folder():
-    "data_folder('DELPHI_UKB_SIM'): the folder that the environment variable names; skips where it is unset."
+    """data_folder('DELPHI_UKB_SIM'): the folder that the environment variable names; skips where it
+    is unset."""
+
     def folder(variable):
-        if not os.environ.get(variable): pytest.skip(f'set {variable} to the folder of this data set')
+        if not os.environ.get(variable):
+            pytest.skip(f'set {variable} to the folder of this data set')
         path = Path(os.environ[variable])
         assert path.is_dir(), f'{variable}={path} is no folder'
         return path
+
     return folder
 
 
@@ -45,6 +73,7 @@ def data_folder():
 def world():
     "The default world of the simulator."
     from delphi_traj.data.simulator import make_world
+
     return make_world()
 
 
@@ -52,6 +81,7 @@ def world():
 def simulated():
     "5,000 simulated people."
     from delphi_traj.data.simulator import simulate
+
     return simulate(5_000, seed=20)
 
 
@@ -59,4 +89,5 @@ def simulated():
 def few_people():
     "24 simulated people."
     from delphi_traj.data.simulator import simulate
+
     return simulate(24, seed=3)

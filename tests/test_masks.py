@@ -1,9 +1,12 @@
-"""The masks of the event-trajectory model against loops, on inputs made by Hypothesis with ties and padding."""
-import torch
-from hypothesis import given, strategies as st
+"""The masks of the event-trajectory model against loops, on inputs made by Hypothesis with ties and
+padding."""
 
-from lives import examples
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
 from delphi_traj.layers.attention import all_future_mask, causal_mask, next_token_mask
+from lives import examples
 
 
 @st.composite
@@ -11,7 +14,10 @@ def records(draw, most=7):
     """Ages with many ties, right-padded, and the length of each row."""
     rows = draw(st.lists(st.lists(st.integers(0, 4), max_size=most), min_size=1, max_size=3))
     length = max(1, max(map(len, rows)))
-    age = torch.tensor([sorted(row) + [0] * (length - len(row)) for row in rows], dtype=torch.float32) * 100
+    age = (
+        torch.tensor([sorted(row) + [0] * (length - len(row)) for row in rows], dtype=torch.float32)
+        * 100
+    )
     valid = torch.arange(length) < torch.tensor([[len(row)] for row in rows])
     return age, valid
 
@@ -19,7 +25,8 @@ def records(draw, most=7):
 @given(records())
 @examples(200)
 def test_next_token_mask_is_its_definition(record):
-    """ET.11: earlier, or of the same time and not after the position; on valid rows the same as causal."""
+    """ET.11: earlier, or of the same time and not after the position; on valid rows the same as
+    causal."""
     age, valid = record
     mask = next_token_mask(valid, age)
     for b in range(len(age)):
@@ -33,7 +40,8 @@ def test_next_token_mask_is_its_definition(record):
 @given(records(), st.lists(st.integers(-50, 450), min_size=1, max_size=3))
 @examples(200)
 def test_all_future_mask_is_its_definition(record, asked):
-    """ET.10: valid and not later than the query, whatever the kind of the event; no query reads padding."""
+    """ET.10: valid and not later than the query, whatever the kind of the event; no query reads
+    padding."""
     age, valid = record
     query = torch.tensor([asked] * len(age), dtype=torch.float32)
     mask = all_future_mask(valid, age, query)

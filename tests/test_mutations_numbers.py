@@ -1,42 +1,90 @@
-"""Keeps the tests of silent numbers honest: one-line changes that would give wrong numbers without a word."""
-from mutations import copies, outcome, checks_of
+"""Keeps the tests of silent numbers honest: one-line changes that would give wrong numbers without
+a word."""
+
+from mutations import checks_of
 
 BAT, EVE, MED = (f'data/{name}.py' for name in ('batches', 'events', 'meds'))
-# (subject, what is broken): (module, text that stands in it exactly once, text in its place, test that must fail)
+# (subject, what is broken): (module, text that stands in it exactly once, text in its place, test
+# that must fail)
 MUTATIONS = {
     ('cropping', 'a record of just so many positions goes on'): (
-        BAT, 'valid.sum(1) >= max_length', 'valid.sum(1) > max_length', 'batches::test_long_records_stop_fairly'),
+        BAT,
+        'valid.sum(1) >= max_length',
+        'valid.sum(1) > max_length',
+        'batches::test_long_records_stop_fairly',
+    ),
     ('start', 'a sex token that was added is a record'): (
-        EVE, 'len(ids), row >= 0', 'len(ids), row >= -1',
-        'silent_inputs::test_a_missing_start_is_the_first_record_whether_or_not_a_sex_is_given'),
+        EVE,
+        'len(ids), row >= 0',
+        'len(ids), row >= -1',
+        'silent_inputs::test_a_missing_start_is_the_first_record_whether_or_not_a_sex_is_given',
+    ),
     ('end', 'a death counts as a missing end'): (
-        EVE, '(no_end & ~died).sum()', 'no_end.sum()', 'silent_inputs::test_death_is_an_end'),
+        EVE,
+        '(no_end & ~died).sum()',
+        'no_end.sum()',
+        'silent_inputs::test_death_is_an_end',
+    ),
     ('ages', 'years pass for days'): (
-        EVE, 'if not 2 < ages.max() <= 150: return', 'if not 2 < ages.max() <= 1: return', 'silent_inputs::test_ages_in_years_are_asked_about'),
+        EVE,
+        'if not 2 < ages.max() <= 150: return',
+        'if not 2 < ages.max() <= 1: return',
+        'silent_inputs::test_ages_in_years_are_asked_about',
+    ),
     ('dates', 'the future is read'): (
-        MED, 'late = record.rows.day > today()', 'late = record.rows.day > today() + 10**6', 'silent_inputs::test_a_date_to_come_is_refused_or_counted'),
+        MED,
+        'late = record.rows.day > today()',
+        'late = record.rows.day > today() + 10**6',
+        'silent_inputs::test_a_date_to_come_is_refused_or_counted',
+    ),
     ('codes', 'people with other codes get risks'): (
-        'evaluation/futures.py', "is not None: model.vocab.require(cohort.vocab)", 'is not None: pass',
-        'entrances::test_people_with_other_codes_are_refused'),
+        'evaluation/futures.py',
+        "is not None: model.vocab.require(cohort.vocab)",
+        'is not None: pass',
+        'entrances::test_people_with_other_codes_are_refused',
+    ),
     ('rates', 'the objective delphi is no caution'): (
-        'models/delphi.py', "self.config.objective == 'delphi' and self.recalibration", "self.config.objective == '' and self.recalibration",
-        'entrances::test_results_of_objective_delphi_say_that_they_are_no_rates'),
+        'models/delphi.py',
+        "self.config.objective == 'delphi' and self.recalibration",
+        "self.config.objective == '' and self.recalibration",
+        'entrances::test_results_of_objective_delphi_say_that_they_are_no_rates',
+    ),
     ('recalibration', 'factors divide'): (
-        'models/delphi.py', 'return log_scale + self.log_factor', 'return log_scale - self.log_factor',
-        'entrances::test_every_road_to_a_rate_is_recalibrated'),
+        'models/delphi.py',
+        'return log_scale + self.log_factor',
+        'return log_scale - self.log_factor',
+        'entrances::test_every_road_to_a_rate_is_recalibrated',
+    ),
     ('recalibration', 'one factor for both sexes'): (
-        'evaluation/recalibration.py', 'cell = cell + batch.sex[:, None] * shape[1]', 'cell = cell + 0 * batch.sex[:, None]',
-        'entrances::test_recalibration_by_group_is_right_in_each_group'),
+        'evaluation/recalibration.py',
+        'cell = cell + batch.sex[:, None] * shape[1]',
+        'cell = cell + 0 * batch.sex[:, None]',
+        'entrances::test_recalibration_by_group_is_right_in_each_group',
+    ),
     ('people', 'only whole records are known again'): (
-        'training/checkpoints.py', 'return who | (record', 'return who & (record',
-        'checkpoints_honest::test_training_leaves_marks_of_everybody_it_saw'),
+        'training/checkpoints.py',
+        'return who | (record',
+        'return who & (record',
+        'checkpoints_honest::test_training_leaves_marks_of_everybody_it_saw',
+    ),
     ('V1.13', 'the ablation passes for v1'): (
-        'training/checkpoints.py', "dict(mixer='traj_mixer_v1', group_wise_layer_norm=False)", "dict(mixer='traj_mixer_v1')",
-        'checkpoints_honest::test_v1_13_ablation_is_named'),
+        'training/checkpoints.py',
+        "dict(mixer='traj_mixer_v1', group_wise_layer_norm=False)",
+        "dict(mixer='traj_mixer_v1')",
+        'checkpoints_honest::test_v1_13_ablation_is_named',
+    ),
     ('devices', 'the first device stays'): (
-        'training/loop.py', "== 1: PartialState._reset_state()", '== 1: pass', 'training::test_a_second_run_chooses_its_device'),
+        'training/loop.py',
+        "== 1: PartialState._reset_state()",
+        '== 1: pass',
+        'training::test_a_second_run_chooses_its_device',
+    ),
     ('splits', 'held-out people are trained on'): (
-        'training/loop.py', "training = parts.get('train', whole)", 'training = whole', 'training::test_declared_splits_are_kept'),
+        'training/loop.py',
+        "training = parts.get('train', whole)",
+        'training = whole',
+        'training::test_declared_splits_are_kept',
+    ),
 }
 
 

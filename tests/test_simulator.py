@@ -1,10 +1,23 @@
 """The simulated world does what its hazards say, and nobody lives outside the rules."""
+
 from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
-from delphi_traj.data.simulator import (DISEASES, FEMALE_ONLY, MALE_ONLY, events_by_causes, expected_events,
-                                        intervals, make_world, oracle_nll, refitted, simulate)
+
+from delphi_traj.data.simulator import (
+    DISEASES,
+    FEMALE_ONLY,
+    MALE_ONLY,
+    events_by_causes,
+    expected_events,
+    intervals,
+    make_world,
+    oracle_nll,
+    refitted,
+    simulate,
+)
 
 
 @pytest.fixture(scope='module')
@@ -31,15 +44,21 @@ def test_every_code_over_seeds(world, seed):
 
 
 def test_counts_by_age(world, simulated):
-    "Observed and expected agree inside each of four age bands as well, so the hazards rise with age as they should."
+    """Observed and expected agree inside each of four age bands as well, so the hazards rise with
+    age as they should."""
     table = intervals(simulated)
     columns = np.flatnonzero(simulated.vocab.of_kind('disease', 'death'))
     sex = simulated.subjects.sex.cat.codes.to_numpy()[table.person]
-    for low, high in ((35, 50), (50, 60), (60, 70), (70, 90)): # an interval is cut at the edges of the band
-        begin, end = np.clip(table.begin / 365.25, low, high), np.clip(table.end / 365.25, low, high)
+    # an interval is cut at the edges of the band
+    for low, high in ((35, 50), (50, 60), (60, 70), (70, 90)):
+        begin = np.clip(table.begin / 365.25, low, high)
+        end = np.clip(table.end / 365.25, low, high)
         expected = world.cumulative(begin, end, sex, table.had[:, columns]).sum()
-        observed = table.event[(table.end / 365.25 > low) & (table.end / 365.25 <= high)][:, columns].sum()
-        assert abs(observed - expected) < 4.5 * np.sqrt(1.3 * expected) # codes of one day vary together
+        observed = table.event[(table.end / 365.25 > low) & (table.end / 365.25 <= high)][
+            :, columns
+        ].sum()
+        # codes of one day vary together
+        assert abs(observed - expected) < 4.5 * np.sqrt(1.3 * expected)
 
 
 def z_by_causes(world, cohort):
@@ -60,13 +79,14 @@ def test_history_acts_as_the_hazards_say(world, simulated, counts):
 
 
 def test_counts_by_code_cannot_see_history(world, simulated):
-    "A world without effects, fitted again, agrees code by code; causes had and the likelihood find it out."
+    """A world without effects, fitted again, agrees code by code; causes had and the likelihood
+    find it out."""
     forgetful = refitted(replace(world, effect=0 * world.effect), simulate(20_000, seed=1))
     counts = expected_events(forgetful, simulated)
     z = (counts.observed - counts.expected) / np.sqrt(counts.expected)
-    assert z.abs().max() < 4.5 and abs(counts.observed.sum() / counts.expected.sum() - 1) < .03
+    assert z.abs().max() < 4.5 and abs(counts.observed.sum() / counts.expected.sum() - 1) < 0.03
     assert z_by_causes(forgetful, simulated).abs().max() > 20
-    assert oracle_nll(forgetful, simulated) > oracle_nll(world, simulated) + .5
+    assert oracle_nll(forgetful, simulated) > oracle_nll(world, simulated) + 0.5
 
 
 def test_refitted_rates_fit_the_people_they_were_fitted_to(world):
@@ -90,26 +110,38 @@ def test_same_seed_same_cohort():
     "A seed gives the same people every time, another seed others; so with worlds."
     assert simulate(300, seed=5) == simulate(300, seed=5) != simulate(300, seed=6)
     first, again = make_world(3), make_world(3)
-    for name in ('log_rate', 'slope', 'by_sex', 'effect', 'together'): assert np.array_equal(getattr(first, name), getattr(again, name))
+    for name in ('log_rate', 'slope', 'by_sex', 'effect', 'together'):
+        assert np.array_equal(getattr(first, name), getattr(again, name))
 
 
 def test_oracle_is_best(world, simulated):
     "No perturbed world describes the cohort as well as the one that made it."
     best = oracle_nll(world, simulated)
     rng = np.random.default_rng(0)
-    worlds = [replace(world, log_rate=world.log_rate + d) for d in (-.1, .1)]
-    worlds += [replace(world, log_rate=world.log_rate + rng.normal(0, .2, 45)), replace(world, slope=world.slope * 1.2)]
-    worlds += [replace(world, effect=world.effect * f) for f in (0, .7, 1.3)] + [replace(world, effect=world.effect.T)]
+    worlds = [replace(world, log_rate=world.log_rate + d) for d in (-0.1, 0.1)]
+    worlds += [
+        replace(world, log_rate=world.log_rate + rng.normal(0, 0.2, 45)),
+        replace(world, slope=world.slope * 1.2),
+    ]
+    worlds += [replace(world, effect=world.effect * f) for f in (0, 0.7, 1.3)] + [
+        replace(world, effect=world.effect.T)
+    ]
     worlds += [replace(world, together=world.together * f) for f in (0, 2)]
     worlds += [replace(world, by_sex=np.where(np.isfinite(world.by_sex), -world.by_sex, -np.inf))]
-    for other in worlds: assert oracle_nll(other, simulated) > best + 1e-3
+    for other in worlds:
+        assert oracle_nll(other, simulated) > best + 1e-3
 
 
 def test_share_of_same_day_codes(simulated):
     "25 to 35% of the diseases share their day with another one of the same person."
     disease = simulated.vocab.of_kind('disease')[simulated.token]
-    _, at, n = np.unique(np.stack([simulated.person, simulated.age])[:, disease], axis=1, return_inverse=True, return_counts=True)
-    assert .25 < (n[at.ravel()] > 1).mean() < .35
+    _, at, n = np.unique(
+        np.stack([simulated.person, simulated.age])[:, disease],
+        axis=1,
+        return_inverse=True,
+        return_counts=True,
+    )
+    assert 0.25 < (n[at.ravel()] > 1).mean() < 0.35
 
 
 def test_sex_specific_codes(simulated):
@@ -117,30 +149,50 @@ def test_sex_specific_codes(simulated):
     for names, sex in ((FEMALE_ONLY, 'female'), (MALE_ONLY, 'male')):
         ids = [simulated.vocab.id(name) for name in names]
         found = np.isin(simulated.token, ids)
-        assert found.sum() > 100 and (simulated.subjects.sex.to_numpy()[simulated.person[found]] == sex).all()
+        assert (
+            found.sum() > 100
+            and (simulated.subjects.sex.to_numpy()[simulated.person[found]] == sex).all()
+        )
 
 
 def test_nothing_after_death(simulated):
-    "Death is a person's last row, at most one, on the last day of observation; only the dead are marked."
+    """Death is a person's last row, at most one, on the last day of observation; only the dead are
+    marked."""
     death = simulated.token == simulated.vocab.death
-    last = np.zeros(len(death), bool); last[simulated.offsets[1:] - 1] = True
+    last = np.zeros(len(death), bool)
+    last[simulated.offsets[1:] - 1] = True
     assert last[death].all() and 500 < death.sum() < 4_500
-    assert (simulated.age[death] == simulated.subjects.end.to_numpy()[simulated.person[death]]).all()
+    assert (
+        simulated.age[death] == simulated.subjects.end.to_numpy()[simulated.person[death]]
+    ).all()
     assert np.array_equal(np.flatnonzero(simulated.subjects.died), simulated.person[death])
 
 
 def test_windows(simulated):
-    "Everybody enters alive between 35 and 65 and is observed up to 25 years; no event lies after the end."
+    """Everybody enters alive between 35 and 65 and is observed up to 25 years; no event lies after
+    the end."""
     start, end = (simulated.subjects[c].to_numpy() / 365.25 for c in ('start', 'end'))
-    assert start.min() >= 34.99 and start.max() <= 65 and (end >= start).all() and (end - start).max() < 25.01
-    assert (simulated.age <= simulated.subjects.end.to_numpy()[simulated.person]).all() and simulated.age.min() >= 0
+    assert (
+        start.min() >= 34.99
+        and start.max() <= 65
+        and (end >= start).all()
+        and (end - start).max() < 25.01
+    )
+    assert (
+        simulated.age <= simulated.subjects.end.to_numpy()[simulated.person]
+    ).all() and simulated.age.min() >= 0
     alive = ~simulated.subjects.died.to_numpy()
-    assert (end - start)[alive].min() > 7.99 # who was not followed for eight years died
+    assert (end - start)[alive].min() > 7.99  # who was not followed for eight years died
 
 
 def test_first_occurrences(simulated):
     "Nobody has a code twice, and everybody has one sex token."
     pairs = simulated.person * 1_000 + simulated.token
     assert len(np.unique(pairs)) == len(pairs)
-    assert (np.bincount(simulated.person[simulated.vocab.of_kind('sex')[simulated.token]], minlength=5_000) == 1).all()
+    assert (
+        np.bincount(
+            simulated.person[simulated.vocab.of_kind('sex')[simulated.token]], minlength=5_000
+        )
+        == 1
+    ).all()
     assert len(DISEASES) == 44

@@ -1,43 +1,61 @@
-"""The saved results of the slow studies are whole, and are what their notebooks say that they are."""
+"""The saved results of the slow studies are whole, and are what their notebooks say that they
+are."""
+
 import ast
 from dataclasses import replace
 from pathlib import Path
+
 import nbformat
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+
 from delphi_traj.data.interactions import MOVIELENS_FIELDS, Interactions, simulate_interactions
 from delphi_traj.evaluation.ranking import count_flops
 from delphi_traj.models.unimixer import FeatureTokenizer, make_ranker
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT/'data'/'results'
+RESULTS = ROOT / 'data' / 'results'
 
 
 def cells(name):
     "Code cells of a notebook."
-    return [c.source for c in nbformat.read(ROOT/'nbs'/f'{name}.ipynb', 4).cells if c.cell_type == 'code']
+    return [
+        c.source
+        for c in nbformat.read(ROOT / 'nbs' / f'{name}.ipynb', 4).cells
+        if c.cell_type == 'code'
+    ]
 
 
 def defined(name, *functions):
     "Some functions and constants of a study, run without the rest of it."
     scope = dict(np=np, pd=pd, torch=torch)
     for source in cells(name):
-        wanted = [node for node in ast.parse(source).body if getattr(node, 'name', None) in functions
-                  or isinstance(node, ast.Assign) and any(getattr(t, 'id', None) in functions for t in node.targets)]
-        for node in wanted: exec(ast.unparse(node), scope)
+        wanted = [
+            node
+            for node in ast.parse(source).body
+            if getattr(node, 'name', None) in functions
+            or isinstance(node, ast.Assign)
+            and any(getattr(t, 'id', None) in functions for t in node.targets)
+        ]
+        for node in wanted:
+            exec(ast.unparse(node), scope)
     return [scope[f] for f in functions]
 
 
 def test_movielens_is_whole():
     "One row for every job, none twice, and no number outside its range."
-    MODELS, jobs, *_ = defined('52_movielens', 'MODELS', 'jobs', 'PARTS', 'SIZES', 'VARIANTS')
-    found, wanted = pd.read_csv(RESULTS/'movielens.csv'), pd.DataFrame(jobs())
+    MODELS, jobs, *_ = defined('62_movielens', 'MODELS', 'jobs', 'PARTS', 'SIZES', 'VARIANTS')
+    found, wanted = pd.read_csv(RESULTS / 'movielens.csv'), pd.DataFrame(jobs())
     keys = ['model', 'variant', 'seed']
     assert not wanted.duplicated().any() and not found.duplicated(keys).any()
     assert set(map(tuple, found[keys].to_numpy())) == set(map(tuple, wanted.to_numpy()))
-    assert found[['auc', 'user_auc', 'user_auc_weighted', 'tuning_auc']].apply(lambda c: c.between(.6, .9)).all(None)
+    assert (
+        found[['auc', 'user_auc', 'user_auc_weighted', 'tuning_auc']]
+        .apply(lambda c: c.between(0.6, 0.9))
+        .all(None)
+    )
     assert set(found.model) == set(MODELS) and len(MODELS) == 8
     full = found[found.variant == 'full']
     assert (full.groupby('model').seed.nunique() == 5).all() and full.parameters.max() <= 150_000
@@ -45,22 +63,33 @@ def test_movielens_is_whole():
 
 
 def test_um_25():
-    "Both questions have three seeds on each side, and the order of the fields changes which of them meet in a token, and nothing else."
-    found = pd.read_csv(RESULTS/'movielens.csv')
+    """Both questions have three seeds on each side, and the order of the fields changes which of
+    them meet in a token, and nothing else."""
+    found = pd.read_csv(RESULTS / 'movielens.csv')
     for model in ('unimixer', 'rankmixer'):
         for variant in ('full', 'shuffled fields', 'two stages'):
             assert set(found[(found.model == model) & (found.variant == variant)].seed) >= {0, 1, 2}
     fields = [replace(f, size=5) for f in MOVIELENS_FIELDS]
     names = [f.name for f in fields]
-    ordered, shuffled = FeatureTokenizer(fields, 8, 16), FeatureTokenizer(fields, 8, 16, order=names[::-1])
-    assert sum(p.numel() for p in ordered.parameters()) == sum(p.numel() for p in shuffled.parameters())
+    ordered = FeatureTokenizer(fields, 8, 16)
+    shuffled = FeatureTokenizer(fields, 8, 16, order=names[::-1])
+    assert sum(p.numel() for p in ordered.parameters()) == sum(
+        p.numel() for p in shuffled.parameters()
+    )
     reach = []
     for tokenizer in (ordered, shuffled):
-        base, first = torch.zeros(1, len(fields), dtype=torch.long), torch.zeros(1, len(fields), dtype=torch.long)
+        base = torch.zeros(1, len(fields), dtype=torch.long)
+        first = torch.zeros(1, len(fields), dtype=torch.long)
         first[0, 0] = 1
-        reach.append((tokenizer(base, torch.zeros(1, 0)) != tokenizer(first, torch.zeros(1, 0))).any(-1)[0].nonzero()[:, 0].tolist())
+        reach.append(
+            (tokenizer(base, torch.zeros(1, 0)) != tokenizer(first, torch.zeros(1, 0)))
+            .any(-1)[0]
+            .nonzero()[:, 0]
+            .tolist()
+        )
     assert reach[0][0] == 0 and reach[1][-1] == 7
-    mixed = fields[::2] + fields[1::2] # domains interleaved: without an order they are put together again
+    # domains interleaved: without an order they are put together again
+    mixed = fields[::2] + fields[1::2]
     domain = {f.name: f.domain for f in fields}
     met = [domain[name] for name in FeatureTokenizer(mixed, 8, 16).order]
     assert met == sorted(met, key=['user', 'item', 'context'].index) != [f.domain for f in mixed]
@@ -68,22 +97,31 @@ def test_um_25():
 
 def test_um_22_sweeps():
     "Lite over basis, rank and depth, three seeds each, with as many weights as the shapes say."
-    found = pd.read_csv(RESULTS/'movielens.csv')
+    found = pd.read_csv(RESULTS / 'movielens.csv')
     for variant in ('b = 2', 'b = 8', 'r = 2', 'r = 64', 'depth = 1', 'depth = 4'):
-        assert set(found[(found.model == 'unimixer_lite') & (found.variant == variant)].seed) >= {0, 1, 2}
+        assert set(found[(found.model == 'unimixer_lite') & (found.variant == variant)].seed) >= {
+            0,
+            1,
+            2,
+        }
     size = found[found.model == 'unimixer_lite'].groupby('variant').parameters.first()
-    n, B = 8 * 16 // 8, 8 # blocks of the flattened tokens and their width; two layers
+    n, B = 8 * 16 // 8, 8  # blocks of the flattened tokens and their width; two layers
     assert size['b = 8'] - size['b = 2'] == 2 * 6 * (B**2 + n)
     assert size['r = 64'] - size['r = 2'] == 2 * 62 * 2 * n
 
 
-@pytest.mark.parametrize('study, shape', [('movielens', dict(n_token=8, width=16, depth=2)),
-                                          ('scaling', dict(n_token=8, width=8, depth=2))])
+@pytest.mark.parametrize(
+    'study, shape',
+    [
+        ('movielens', dict(n_token=8, width=16, depth=2)),
+        ('scaling', dict(n_token=8, width=8, depth=2)),
+    ],
+)
 def test_saved_operations_are_those_of_the_models(study, shape):
     "The saved counts of a forward pass are today's, whatever the size of the tables of ids."
-    found = pd.read_csv(RESULTS/f'{study}.csv')
+    found = pd.read_csv(RESULTS / f'{study}.csv')
     if study == 'movielens':
-        (models,) = defined('52_movielens', 'MODELS')
+        (models,) = defined('62_movielens', 'MODELS')
         fields = [replace(f, size=5) for f in MOVIELENS_FIELDS]
         found, options = found[found.variant == 'full'], models
     else:
@@ -95,18 +133,22 @@ def test_saved_operations_are_those_of_the_models(study, shape):
         ids = np.zeros((3, sum(f.kind == 'categorical' for f in fields)), dtype=int)
         dense = np.zeros((3, len(fields) - ids.shape[1]), dtype=np.float32)
         rows = Interactions(tuple(fields), ids, dense, np.zeros(3, dtype=np.float32))
-        assert found[found.model == name].flops.unique().tolist() == [count_flops(model, rows, 256)], name
-        assert found[found.model == name].parameters.unique().tolist() == [model.parameter_count()], name
+        assert found[found.model == name].flops.unique().tolist() == [
+            count_flops(model, rows, 256)
+        ], name
+        assert found[found.model == name].parameters.unique().tolist() == [
+            model.parameter_count()
+        ], name
 
 
 def test_the_study_of_the_mixing():
     "Five seeds of four variants; flat weights end sharper, with faster scores sharper still."
-    found = pd.read_csv(RESULTS/'movielens_mixing.csv')
+    found = pd.read_csv(RESULTS / 'movielens_mixing.csv')
     assert len(found) == 20 and not found.duplicated(['variant', 'seed']).any()
     table = found.pivot(index='seed', columns='variant')
-    assert table.start['full'].between(1/16, .08).all()
+    assert table.start['full'].between(1 / 16, 0.08).all()
     assert (table.end['fast scores'] > 2 * table.end['full']).all()
-    assert table.start['permutation start'].between(.45, .55).all()
+    assert table.start['permutation start'].between(0.45, 0.55).all()
 
 
 @pytest.mark.parametrize('path', sorted(RESULTS.glob('*.csv')), ids=lambda p: p.stem)
@@ -115,4 +157,8 @@ def test_every_result_is_a_finished_table(path):
     text = path.read_bytes()
     assert text.endswith(b'\n')
     table = pd.read_csv(path)
-    assert len(table) and not table.columns.duplicated().any() and not any(c.startswith('Unnamed') for c in table.columns)
+    assert (
+        len(table)
+        and not table.columns.duplicated().any()
+        and not any(c.startswith('Unnamed') for c in table.columns)
+    )

@@ -1,4 +1,5 @@
 """Runs that are killed, split over processes, or asked for nonsense."""
+
 import json
 import os
 import signal
@@ -13,10 +14,26 @@ import torch
 from delphi_traj.data.simulator import simulate
 from delphi_traj.models.delphi import Delphi, traj_mixer_v5
 from delphi_traj.training.checkpoints import load_checkpoint
-from delphi_traj.training.loop import TrainOptions, delphi_train, read_metrics, said_on_stderr, train
+from delphi_traj.training.loop import (
+    TrainOptions,
+    delphi_train,
+    read_metrics,
+    said_on_stderr,
+    train,
+)
 
 SMALL = {"d_model": 24, "n_head": 4, "n_layer": 1}
-ARGS = ["simulated:300:1", "--objective", "competing", "--evaluate_every", "10", "--device", "cpu", "--batch_size", "32"]
+ARGS = [
+    "simulated:300:1",
+    "--objective",
+    "competing",
+    "--evaluate_every",
+    "10",
+    "--device",
+    "cpu",
+    "--batch_size",
+    "32",
+]
 
 
 def launch(folder, *more, runner=()):
@@ -27,7 +44,9 @@ def launch(folder, *more, runner=()):
     script.write_text(code)
     command = [sys.executable, *runner, str(script), *ARGS, "--config", "small.json", *more]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
-    return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def weights(path):
@@ -49,20 +68,32 @@ def test_a_killed_process_continues_to_the_same_bits(tmp_path):
     assert again.wait() == 0, again.stderr.read()
     for name, tensor in weights(tmp_path / "whole/last").items():
         assert torch.equal(tensor, weights(tmp_path / "cut/last")[name]), name
-    story = [read_metrics(tmp_path / run / "metrics.jsonl").drop(columns="seconds_per_step") for run in ("whole", "cut")]
+    story = [
+        read_metrics(tmp_path / run / "metrics.jsonl").drop(columns="seconds_per_step")
+        for run in ("whole", "cut")
+    ]
     assert story[0].equals(story[1])
 
 
 def test_two_processes_are_two_accumulated_batches(tmp_path):
-    """Distributed averaging over two processes and accumulation over the same two batches give the same weights."""
+    """Distributed averaging over two processes and accumulation over the same two batches give the
+    same weights."""
     quiet = ("--dropout", "0", "--steps", "10")
     one = launch(tmp_path, *quiet, "--accumulate", "2", "--out", "one")
     assert one.wait() == 0, one.stderr.read()
     port = str(20_000 + os.getpid() % 20_000)
-    two = launch(tmp_path, *quiet, "--out", "two", runner=("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", port))
+    two = launch(
+        tmp_path,
+        *quiet,
+        "--out",
+        "two",
+        runner=("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", port),
+    )
     assert two.wait() == 0, two.stderr.read()
     for name, tensor in weights(tmp_path / "one/last").items():
-        torch.testing.assert_close(weights(tmp_path / "two/last")[name], tensor, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            weights(tmp_path / "two/last")[name], tensor, atol=2e-5, rtol=1e-4
+        )
 
 
 def test_bf16_trains_and_keeps_ages_exact():
@@ -71,9 +102,20 @@ def test_bf16_trains_and_keeps_ages_exact():
     losses = {}
     for precision in ("no", "bf16"):
         torch.manual_seed(0)
-        model = Delphi(traj_mixer_v5(len(cohort.vocab), objective="competing", **SMALL), cohort.vocab)
-        options = TrainOptions(steps=20, batch_size=64, warmup=5, evaluate_every=20, mixed_precision=precision, device="cpu")
-        losses[precision] = train(model, cohort.vocab, cohort, cohort, options, progress=False)["tuning.total"].iloc[-1]
+        model = Delphi(
+            traj_mixer_v5(len(cohort.vocab), objective="competing", **SMALL), cohort.vocab
+        )
+        options = TrainOptions(
+            steps=20,
+            batch_size=64,
+            warmup=5,
+            evaluate_every=20,
+            mixed_precision=precision,
+            device="cpu",
+        )
+        losses[precision] = train(model, cohort.vocab, cohort, cohort, options, progress=False)[
+            "tuning.total"
+        ].iloc[-1]
         assert all(p.dtype == torch.float32 for p in model.parameters())
     assert losses["bf16"] == pytest.approx(losses["no"], rel=0.02)
 
@@ -85,7 +127,9 @@ def test_a_loss_that_is_not_finite_stops_the_run():
     with torch.no_grad():
         model.token_embedding.weight[5] = float("nan")
     with pytest.raises(FloatingPointError, match="step 0"):
-        train(model, cohort.vocab, cohort, cohort, TrainOptions(steps=2, device="cpu"), progress=False)
+        train(
+            model, cohort.vocab, cohort, cohort, TrainOptions(steps=2, device="cpu"), progress=False
+        )
 
 
 def test_resume_refuses_another_run(tmp_path):
@@ -93,12 +137,38 @@ def test_resume_refuses_another_run(tmp_path):
     cohort = simulate(60, seed=4)
     config = traj_mixer_v5(len(cohort.vocab), objective="competing", **SMALL)
     options = TrainOptions(steps=2, batch_size=32, evaluate_every=1, device="cpu")
-    train(Delphi(config, cohort.vocab), cohort.vocab, cohort, cohort, options, tmp_path, progress=False)
+    train(
+        Delphi(config, cohort.vocab),
+        cohort.vocab,
+        cohort,
+        cohort,
+        options,
+        tmp_path,
+        progress=False,
+    )
     with pytest.raises(ValueError, match="learning_rate"):
-        train(Delphi(config, cohort.vocab), cohort.vocab, cohort, cohort, replace(options, learning_rate=1.0), tmp_path, True, progress=False)
+        train(
+            Delphi(config, cohort.vocab),
+            cohort.vocab,
+            cohort,
+            cohort,
+            replace(options, learning_rate=1.0),
+            tmp_path,
+            True,
+            progress=False,
+        )
     wide = replace(config, d_model=48)
     with pytest.raises(ValueError, match="another configuration"):
-        train(Delphi(wide, cohort.vocab), cohort.vocab, cohort, cohort, options, tmp_path, True, progress=False)
+        train(
+            Delphi(wide, cohort.vocab),
+            cohort.vocab,
+            cohort,
+            cohort,
+            options,
+            tmp_path,
+            True,
+            progress=False,
+        )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +206,8 @@ def finished(run):
 
 
 def test_two_processes_with_dropout_continue_where_they_were(tmp_path):
-    """Each process keeps its own generator; the printed training loss is that of both; one process may not go on."""
+    """Each process keeps its own generator; the printed training loss is that of both; one process
+    may not go on."""
     args = ("--dropout", "0.3", "--evaluate_every", "4")
     finished(launch(tmp_path, *args, "--steps", "8", "--out", "whole", runner=two()))
     (tmp_path / "stop.py").write_text(
@@ -148,7 +219,19 @@ def test_two_processes_with_dropout_continue_where_they_were(tmp_path):
         "loop._Run._write = stop\n"
         "loop.delphi_train()\n"
     )
-    command = [sys.executable, *two(1), "stop.py", *ARGS, "--config", "small.json", *args, "--steps", "8", "--out", "cut"]
+    command = [
+        sys.executable,
+        *two(1),
+        "stop.py",
+        *ARGS,
+        "--config",
+        "small.json",
+        *args,
+        "--steps",
+        "8",
+        "--out",
+        "cut",
+    ]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
     assert subprocess.run(command, cwd=tmp_path, env=env, capture_output=True).returncode != 0
     assert load_checkpoint(tmp_path / "cut/last").config["training"]["step"] == 4
@@ -156,13 +239,18 @@ def test_two_processes_with_dropout_continue_where_they_were(tmp_path):
     assert alone.wait() == 2 and "trained by 2 process(es), and this is 1" in alone.stderr.read()
     finished(launch(tmp_path, *args, "--steps", "8", "--out", "cut", "--resume", runner=two(1, 2)))
     for name, tensor in weights(tmp_path / "whole/last").items():
-        assert torch.equal(tensor, weights(tmp_path / "cut/last")[name]), name  # one machine, equal shapes
-    story = [read_metrics(tmp_path / run / "metrics.jsonl").drop(columns="seconds_per_step") for run in ("whole", "cut")]
+        # one machine, equal shapes
+        assert torch.equal(tensor, weights(tmp_path / "cut/last")[name]), name
+    story = [
+        read_metrics(tmp_path / run / "metrics.jsonl").drop(columns="seconds_per_step")
+        for run in ("whole", "cut")
+    ]
     assert story[0].equals(story[1])
 
 
 def test_the_training_loss_is_that_of_all_processes(tmp_path):
-    """Two processes report the loss that one process reports of the same two batches accumulated."""
+    """Two processes report the loss that one process reports of the same two batches
+    accumulated."""
     args = ("--dropout", "0", "--steps", "4", "--evaluate_every", "2")
     finished(launch(tmp_path, *args, "--accumulate", "2", "--out", "one"))
     finished(launch(tmp_path, *args, "--out", "two", runner=two(1, 2, 3)))
@@ -171,38 +259,67 @@ def test_the_training_loss_is_that_of_all_processes(tmp_path):
 
 
 def test_a_second_run_chooses_its_device(monkeypatch):
-    """A run on the CPU does not bind later runs of the process to it; a stand-in for a GPU is found and left."""
+    """A run on the CPU does not bind later runs of the process to it; a stand-in for a GPU is found
+    and left."""
     from accelerate.state import PartialState
+
     from delphi_traj.training.loop import make_accelerator
+
     monkeypatch.setattr(PartialState, "default_device", property(lambda self: torch.device("meta")))
-    kinds = [make_accelerator(TrainOptions(device=d)).device.type for d in ("cpu", "auto", "cpu", "auto")]
+    kinds = [
+        make_accelerator(TrainOptions(device=d)).device.type for d in ("cpu", "auto", "cpu", "auto")
+    ]
     assert kinds == ["cpu", "meta", "cpu", "meta"]
     monkeypatch.undo()
     make_accelerator(TrainOptions(device="cpu"))
 
 
 def test_declared_splits_are_kept(tmp_path, capsys):
-    """`held_out` is for judging: training takes train and tuning, says so, and leaves marks of nobody else."""
+    """`held_out` is for judging: training takes train and tuning, says so, and leaves marks of
+    nobody else."""
     from delphi_traj.data.meds import write_meds
+
     people = simulate(150, seed=6)
     ids = people.subjects.subject_id.tolist()
-    write_meds(people, tmp_path / "meds", splits={"train": ids[:90], "tuning": ids[90:110], "held_out": ids[110:]})
+    write_meds(
+        people,
+        tmp_path / "meds",
+        splits={"train": ids[:90], "tuning": ids[90:110], "held_out": ids[110:]},
+    )
     (tmp_path / "small.json").write_text(json.dumps(SMALL))
-    args = [str(tmp_path / "meds"), "--config", str(tmp_path / "small.json"), "--steps", "1", "--device", "cpu", "--batch_size", "32"]
+    args = [
+        str(tmp_path / "meds"),
+        "--config",
+        str(tmp_path / "small.json"),
+        "--steps",
+        "1",
+        "--device",
+        "cpu",
+        "--batch_size",
+        "32",
+    ]
     delphi_train.main([*args, "--out", str(tmp_path / "run")])
-    assert "90 train, 40 held_out, 20 tuning: trained on train, tuned on tuning" in capsys.readouterr().out
+    assert (
+        "90 train, 40 held_out, 20 tuning: trained on train, tuned on tuning"
+        in capsys.readouterr().out
+    )
     seen = load_checkpoint(tmp_path / "run/best").seen(people)
     assert seen.tolist() == [True] * 110 + [False] * 40
     delphi_train.main([*args, "--out", str(tmp_path / "all"), "--split", "all"])
     assert load_checkpoint(tmp_path / "all/best").seen(people).all()
-    status, said = said_on_stderr(delphi_train.main, [*args, "--out", str(tmp_path / "x"), "--split", "held_out"])
+    status, said = said_on_stderr(
+        delphi_train.main, [*args, "--out", str(tmp_path / "x"), "--split", "held_out"]
+    )
     assert status == 2 and "expected 'declared'" in said
 
 
 def test_a_folder_without_train_people_is_refused(tmp_path):
     """Splits of other names say nothing of whom to train on."""
     from delphi_traj.data.meds import write_meds
+
     people = simulate(40, seed=6)
     write_meds(people, tmp_path / "meds", splits={"held_out": people.subjects.subject_id.tolist()})
-    status, said = said_on_stderr(delphi_train.main, [str(tmp_path / "meds"), "--out", str(tmp_path / "x")])
+    status, said = said_on_stderr(
+        delphi_train.main, [str(tmp_path / "meds"), "--out", str(tmp_path / "x")]
+    )
     assert status == 2 and "expected 'train' among them, or --split all" in said

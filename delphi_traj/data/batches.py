@@ -9,34 +9,48 @@ __all__ = ['CENTURY', 'PURPOSES', 'OBJECTIVES', 'person_uniforms', 'random_no_ev
 # %% ../../nbs/02_batches.ipynb #2cae14c1
 import warnings
 from dataclasses import dataclass, fields, replace
+
 import numpy as np
 import torch
-from torch import Tensor
 from fastcore.basics import patch
+from torch import Tensor
+
 from .events import MAX_AGE, Cohort, Vocab, days_of_years, subject_hash
 
 # %% ../../nbs/02_batches.ipynb #6404b1e6
-def person_uniforms(subject_id, # [b]
-                    n, # draws per person
-                    seed=0, epoch=0)->np.ndarray: # float64 in [0, 1), [b n]
+def person_uniforms(
+    subject_id,  # [b]
+    n,  # draws per person
+    seed=0,
+    epoch=0,
+) -> np.ndarray:  # float64 in [0, 1), [b n]
     "`n` uniform draws for each person that depend on the subject, `seed` and `epoch` only."
-    base = (subject_hash(subject_id, seed) * 2**53).astype(np.int64) ^ (epoch * 0x5851F42D4C957F & 2**62 - 1)
+    base = (subject_hash(subject_id, seed) * 2**53).astype(np.int64) ^ (
+        epoch * 0x5851F42D4C957F & 2**62 - 1
+    )
     return subject_hash(base[:, None] + np.arange(n) * 0x2545F4914F6CDD, seed + 1)
 
 # %% ../../nbs/02_batches.ipynb #e3de0f37
-CENTURY = 36_525 # days
+CENTURY = 36_525  # days
 
 # %% ../../nbs/02_batches.ipynb #8c70ff3f
-def random_no_events(subject_id, begin, end, # [b] days
-                     every=5.0, # years between tokens on average
-                     seed=0, epoch=0): # -> (person, age in days)
+def random_no_events(
+    subject_id,
+    begin,
+    end,  # [b] days
+    every=5.0,  # years between tokens on average
+    seed=0,
+    epoch=0,  # -> (person, age in days)
+):
     "Ages of no-event tokens drawn uniformly over a century and kept inside [begin, end]."
     age = 1 + np.floor(person_uniforms(subject_id, int(100 / every), seed, epoch) * (CENTURY - 1))
-    person, draw = np.nonzero((age >= np.asarray(begin)[:, None]) & (age <= np.asarray(end)[:, None]))
+    person, draw = np.nonzero(
+        (age >= np.asarray(begin)[:, None]) & (age <= np.asarray(end)[:, None])
+    )
     return person, age[person, draw].astype(np.int64)
 
 # %% ../../nbs/02_batches.ipynb #087c3810
-def regular_no_events(first, begin, end, every=5.0): # days, [b] -> (person, age in days)
+def regular_no_events(first, begin, end, every=5.0):  # days, [b] -> (person, age in days)
     "No-event tokens at the ages `first`, `first` + `every` years, ... inside [begin, end]."
     age = np.asarray(first)[:, None] + days_of_years(np.arange(0, 100, every))
     inside = (age >= np.asarray(begin)[:, None]) & (age <= np.asarray(end)[:, None])
@@ -44,15 +58,20 @@ def regular_no_events(first, begin, end, every=5.0): # days, [b] -> (person, age
     return person, age[person, draw]
 
 # %% ../../nbs/02_batches.ipynb #81316e20
-def _no_event_rows(cohort, objective, how, every, seed, epoch): # -> (person, age)
+def _no_event_rows(cohort, objective, how, every, seed, epoch):  # -> (person, age)
     "Person and age of the no-event tokens of a cohort under an objective."
     ids = cohort.subjects.subject_id.to_numpy()
     start, end = (cohort.subjects[c].to_numpy(dtype=np.int64) for c in ('start', 'end'))
-    if objective == 'delphi': start, end = np.zeros_like(start), _last_age(cohort)
-    if how == 'random': person, age = random_no_events(ids, start, end, every, seed, epoch)
-    elif how == 'regular': person, age = regular_no_events(np.maximum(start, 1), start, end, every)
-    elif how is None: person = age = np.zeros(0, np.int64)
-    else: raise ValueError(f"no_events={how!r}; expected 'random', 'regular' or None")
+    if objective == 'delphi':
+        start, end = np.zeros_like(start), _last_age(cohort)
+    if how == 'random':
+        person, age = random_no_events(ids, start, end, every, seed, epoch)
+    elif how == 'regular':
+        person, age = regular_no_events(np.maximum(start, 1), start, end, every)
+    elif how is None:
+        person = age = np.zeros(0, np.int64)
+    else:
+        raise ValueError(f"no_events={how!r}; expected 'random', 'regular' or None")
     return (person, age) if objective == 'delphi' else _and_at(cohort, start, person, age)
 
 # %% ../../nbs/02_batches.ipynb #7b7ed828
@@ -76,59 +95,85 @@ def _and_at(cohort, when, person, age):
 @dataclass
 class Batch:
     "Tensors for one step. Ages in days (float32); `valid` True = a token, False = padding."
-    token:Tensor # int64, [b l]
-    age:Tensor # float32 days, [b l]
-    sex:Tensor # int64, [b]: 0 female, 1 male, 2 unknown
-    valid:Tensor # bool, [b l]
-    target:Tensor = None # objective delphi: next token, [b l], 0 where there is none
-    target_age:Tensor = None # objective delphi: its age in days, [b l]
-    reader:Tensor = None # objective competing: position whose state predicts token l, [b l]
-    counted:Tensor = None # objective competing: token l is an event of the likelihood, bool [b l]
-    exposure:Tensor = None # objective competing: days from l to the next distinct time or the end, [b l]
-    had:Tensor = None # cropped inputs: codes had before the first position, bool [b k]
-    weight:Tensor = None # objective all_future: years of follow-up where landmarks were drawn, float32 [b]
-    clock:Tensor = None # objective competing and inputs: days since the last disease, else `start`, float32 [b l]
-    query_age:Tensor = None # objective all_future: the landmark, days, float32 [b 1]
-    future_open:Tensor = None # objective all_future: cause k was not had at or before the landmark, bool [b k]
-    future_struck:Tensor = None # objective all_future: cause k came after the landmark, bool [b k]
-    future_years:Tensor = None # objective all_future: years from the landmark to cause k or to the end, float32 [b k]
-    made_for:str = None # a name in `PURPOSES`; None: made by hand, and says nothing of itself
-    vocab:Vocab = None # the codes behind the ids in `token`
-    def __len__(self): return len(self.token)
+
+    token: Tensor  # int64, [b l]
+    age: Tensor  # float32 days, [b l]
+    sex: Tensor  # int64, [b]: 0 female, 1 male, 2 unknown
+    valid: Tensor  # bool, [b l]
+    target: Tensor = None  # objective delphi: next token, [b l], 0 where there is none
+    target_age: Tensor = None  # objective delphi: its age in days, [b l]
+    reader: Tensor = None  # objective competing: position whose state predicts token l, [b l]
+    counted: Tensor = None  # objective competing: token l is an event of the likelihood, bool [b l]
+    # objective competing: days from l to the next distinct time or the end, [b l]
+    exposure: Tensor = None
+    had: Tensor = None  # cropped inputs: codes had before the first position, bool [b k]
+    # objective all_future: years of follow-up where landmarks were drawn, float32 [b]
+    weight: Tensor = None
+    # objective competing and inputs: days since the last disease, else `start`, float32 [b l]
+    clock: Tensor = None
+    query_age: Tensor = None  # objective all_future: the landmark, days, float32 [b 1]
+    # objective all_future: cause k was not had at or before the landmark, bool [b k]
+    future_open: Tensor = None
+    # objective all_future: cause k came after the landmark, bool [b k]
+    future_struck: Tensor = None
+    # objective all_future: years from the landmark to cause k or to the end, float32 [b k]
+    future_years: Tensor = None
+    made_for: str = None  # a name in `PURPOSES`; None: made by hand, and says nothing of itself
+    vocab: Vocab = None  # the codes behind the ids in `token`
+
+    def __len__(self):
+        return len(self.token)
 
 # %% ../../nbs/02_batches.ipynb #54423c07
-def _to(self, device, non_blocking=False)->Batch:
+def _to(self, device, non_blocking=False) -> Batch:
     "The batch on `device`."
     tensors = {f.name: getattr(self, f.name) for f in fields(self)}
-    moved = {name: t.to(device, non_blocking=non_blocking) for name, t in tensors.items()
-             if torch.is_tensor(t)}
+    moved = {
+        name: t.to(device, non_blocking=non_blocking)
+        for name, t in tensors.items()
+        if torch.is_tensor(t)
+    }
     return replace(self, **moved)
+
+
 Batch.to = _to
 
 # %% ../../nbs/02_batches.ipynb #e50c3859
-PURPOSES = dict(delphi="collate(people, 'delphi')", competing="collate(people, 'competing')",
-                all_future="collate(people, 'all_future', landmark=...)",
-                landmark='collate_landmark(people, landmark)', inputs='collate(people, None)')
+PURPOSES = dict(
+    delphi="collate(people, 'delphi')",
+    competing="collate(people, 'competing')",
+    all_future="collate(people, 'all_future', landmark=...)",
+    landmark='collate_landmark(people, landmark)',
+    inputs='collate(people, None)',
+)
 
 # %% ../../nbs/02_batches.ipynb #660b9a39
 @patch
-def require(self:Batch, *purposes:str, # names in `PURPOSES`
-            vocab:Vocab=None): # the reader's codes; None: any
+def require(
+    self: Batch,
+    *purposes: str,  # names in `PURPOSES`
+    vocab: Vocab = None,  # the reader's codes; None: any
+):
     "Refuse a batch made for something else or with other codes; one made by hand says nothing."
     if self.made_for is not None and self.made_for not in purposes:
         ways = ' or '.join(PURPOSES[p] for p in purposes)
         raise ValueError(f'found a batch made for {self.made_for!r}; expected one made by {ways}')
-    if vocab is not None and self.vocab is not None: vocab.require(self.vocab)
+    if vocab is not None and self.vocab is not None:
+        vocab.require(self.vocab)
 
 # %% ../../nbs/02_batches.ipynb #3111b31d
-def _rectangle(vocab, n, person, age, token): # rows in any order -> token, age [n l], valid
+def _rectangle(vocab, n, person, age, token):  # rows in any order -> token, age [n l], valid
     "Sorted, right-padded arrays: by person, age, death last, id."
-    order = np.lexsort((token, token == (vocab.death if vocab.death is not None else -1), age, person))
+    order = np.lexsort(
+        (token, token == (vocab.death if vocab.death is not None else -1), age, person)
+    )
     person, age, token = person[order], age[order], token[order]
     lengths = np.bincount(person, minlength=n)
     column = np.arange(len(person)) - (np.cumsum(lengths) - lengths)[person]
     shape = (n, max(int(lengths.max(initial=0)), 1))
-    out_token, out_age, valid = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, bool)
+    out_token = np.zeros(shape, np.int64)
+    out_age = np.zeros(shape, np.int64)
+    valid = np.zeros(shape, bool)
     out_token[person, column], out_age[person, column], valid[person, column] = token, age, True
     return out_token, out_age, valid
 
@@ -163,23 +208,40 @@ def _clock(vocab, token, age, valid, start):
 OBJECTIVES = ('delphi', 'competing', 'all_future')
 
 # %% ../../nbs/02_batches.ipynb #c1bfb6f0
-def collate(cohort:Cohort, # the people of the batch
-            objective='competing', # 'delphi', 'competing', 'all_future', or None for inputs only
-            no_events='regular', # 'regular', 'random' or None; under all_future: how landmarks are chosen
-            every=5.0, # years between no-event tokens
-            seed=0, epoch=0, # of random no-event tokens, windows and landmarks
-            max_length=None, # longest sequence of inputs; None: no cropping
-            landmark=None, # objective all_future: days of age, one number or one per person; None: chosen
-            )->Batch:
+def collate(
+    cohort: Cohort,  # the people of the batch
+    objective='competing',  # 'delphi', 'competing', 'all_future', or None for inputs only
+    no_events='regular',  # 'regular', 'random' or None; under all_future: how landmarks are chosen
+    every=5.0,  # years between no-event tokens
+    seed=0,
+    epoch=0,  # of random no-event tokens, windows and landmarks
+    max_length=None,  # longest sequence of inputs; None: no cropping
+    landmark=None,  # objective all_future: days of age, one number or one per person; None: chosen
+) -> Batch:
     "People as a `Batch` with what the objective needs."
-    if objective not in OBJECTIVES + (None,): raise ValueError(f'objective={objective!r}; expected one of {OBJECTIVES} or None')
-    if objective == 'all_future': return _all_future(cohort, no_events, seed, epoch, max_length, landmark)
-    if landmark is not None: raise ValueError(f"landmark given with objective={objective!r}; expected objective='all_future', or use collate_landmark")
-    needed = no_events is not None or objective == 'competing' # which always has a position at `start`
-    if needed and cohort.vocab.no_event is None: raise ValueError('the vocabulary has no no-event code; this objective needs one')
-    person, age = _no_event_rows(cohort, objective, no_events, every, seed, epoch) if needed else (np.zeros(0, np.int64),) * 2
-    rows = (np.r_[cohort.person, person], np.r_[cohort.age.astype(np.int64), age],
-            np.r_[cohort.token.astype(np.int64), np.full(len(age), cohort.vocab.no_event or 0)])
+    if objective not in OBJECTIVES + (None,):
+        raise ValueError(f'objective={objective!r}; expected one of {OBJECTIVES} or None')
+    if objective == 'all_future':
+        return _all_future(cohort, no_events, seed, epoch, max_length, landmark)
+    if landmark is not None:
+        raise ValueError(
+            f"landmark given with objective={objective!r}; expected objective='all_future', or "
+            "use collate_landmark"
+        )
+    # which always has a position at `start`
+    needed = no_events is not None or objective == 'competing'
+    if needed and cohort.vocab.no_event is None:
+        raise ValueError('the vocabulary has no no-event code; this objective needs one')
+    person, age = (
+        _no_event_rows(cohort, objective, no_events, every, seed, epoch)
+        if needed
+        else (np.zeros(0, np.int64),) * 2
+    )
+    rows = (
+        np.r_[cohort.person, person],
+        np.r_[cohort.age.astype(np.int64), age],
+        np.r_[cohort.token.astype(np.int64), np.full(len(age), cohort.vocab.no_event or 0)],
+    )
     grid = _rectangle(cohort.vocab, len(cohort), *rows)
     sex = torch.from_numpy(cohort.subjects.sex.cat.codes.to_numpy().astype(np.int64))
     batch = _BUILD[objective](cohort, sex, *grid, max_length, (no_events, seed, epoch))
@@ -189,11 +251,16 @@ def collate(cohort:Cohort, # the people of the batch
 def _tensors(sex, token, age, valid, **more):
     "A `Batch` from numpy arrays."
     more = {n: torch.from_numpy(np.ascontiguousarray(a)) for n, a in more.items()}
-    return Batch(torch.from_numpy(np.ascontiguousarray(token)), torch.from_numpy(age.astype(np.float32)), sex,
-                 torch.from_numpy(np.ascontiguousarray(valid)), **more)
+    return Batch(
+        torch.from_numpy(np.ascontiguousarray(token)),
+        torch.from_numpy(age.astype(np.float32)),
+        sex,
+        torch.from_numpy(np.ascontiguousarray(valid)),
+        **more,
+    )
 
 # %% ../../nbs/02_batches.ipynb #af40d76d
-def _crop(grid, max_length, first): # `first` [b]: position at which each window begins
+def _crop(grid, max_length, first):  # `first` [b]: position at which each window begins
     "Windows of at most `max_length` positions of each array of `grid`."
     column = first[:, None] + np.arange(min(max_length, grid[0].shape[1]))
     inside = column < grid[0].shape[1]
@@ -204,8 +271,10 @@ def _crop(grid, max_length, first): # `first` [b]: position at which each window
 def _inputs_only(cohort, sex, token, age, valid, max_length, draw):
     "Inputs without targets, the last `max_length` positions."
     clock = _clock(cohort.vocab, token, age, valid, cohort.subjects.start.to_numpy(dtype=np.int64))
-    if not max_length or token.shape[1] <= max_length: return _tensors(sex, token, age, valid, clock=clock.astype(np.float32))
-    first, had = np.maximum(valid.sum(1) - max_length, 0), np.zeros((len(cohort), len(cohort.vocab)), bool)
+    if not max_length or token.shape[1] <= max_length:
+        return _tensors(sex, token, age, valid, clock=clock.astype(np.float32))
+    first = np.maximum(valid.sum(1) - max_length, 0)
+    had = np.zeros((len(cohort), len(cohort.vocab)), bool)
     person, column = np.nonzero(valid & (np.arange(token.shape[1]) < first[:, None]))
     had[person, token[person, column]] = True
     token, age, valid, clock = _crop((token, age, valid, clock), max_length, first)
@@ -215,18 +284,37 @@ def _inputs_only(cohort, sex, token, age, valid, max_length, draw):
 def _competing(cohort, sex, token, age, valid, max_length, draw):
     "Inputs, readers, counted events and exposure of the `competing` objective."
     start, end = (cohort.subjects[c].to_numpy(dtype=np.int64) for c in ('start', 'end'))
-    clock, exposure = _clock(cohort.vocab, token, age, valid, start), _exposure(age, valid, start, end)
-    if max_length and token.shape[1] >= max_length: # who has just so many stops too: what comes next decides nothing
-        token, age, valid, clock, exposure = _stopped(token, age, valid, clock, exposure, max_length)
+    clock = _clock(cohort.vocab, token, age, valid, start)
+    exposure = _exposure(age, valid, start, end)
+    # who has just so many stops too: what comes next decides nothing
+    if max_length and token.shape[1] >= max_length:
+        token, age, valid, clock, exposure = _stopped(
+            token, age, valid, clock, exposure, max_length
+        )
     reader = _reader(age, valid)
-    counted = valid & cohort.vocab.of_kind('disease', 'death')[token] & (reader >= 0) & (age > start[:, None])
-    return _tensors(sex, token, age, valid, reader=np.maximum(reader, 0), counted=counted, clock=clock.astype(np.float32),
-                    exposure=exposure.astype(np.float32))
+    counted = (
+        valid
+        & cohort.vocab.of_kind('disease', 'death')[token]
+        & (reader >= 0)
+        & (age > start[:, None])
+    )
+    return _tensors(
+        sex,
+        token,
+        age,
+        valid,
+        reader=np.maximum(reader, 0),
+        counted=counted,
+        clock=clock.astype(np.float32),
+        exposure=exposure.astype(np.float32),
+    )
 
 # %% ../../nbs/02_batches.ipynb #db5c36f4
 def _stopped(token, age, valid, clock, exposure, max_length):
-    "Records that stop on the day of their position `max_length`; that day is kept whole and pays for nothing more."
-    reached = valid.sum(1) >= max_length # not >: that would ask whether a later position is still to come
+    """Records that stop on the day of their position `max_length`; that day is kept whole and pays
+    for nothing more."""
+    # not >: that would ask whether a later position is still to come
+    reached = valid.sum(1) >= max_length
     stop = np.where(reached, age[:, max_length - 1], np.iinfo(np.int64).max)[:, None]
     valid, exposure = valid & (age <= stop), np.where(age == stop, 0, exposure)
     width = int(valid.sum(1).max())
@@ -237,68 +325,113 @@ def _next_token(cohort, sex, token, age, valid, max_length, draw):
     "Inputs and next tokens of the `delphi` objective."
     if max_length and token.shape[1] > max_length + 1:
         room, (how, seed, epoch) = np.maximum(valid.sum(1) - (max_length + 1), 0), draw
-        u = person_uniforms(cohort.subjects.subject_id, 1, seed + 2, epoch)[:, 0] if how == 'random' else np.ones(len(cohort))
-        token, age, valid = _crop((token, age, valid), max_length + 1, np.minimum(np.floor(u * (room + 1)), room).astype(np.int64))
-    if token.shape[1] < 2: token, age, valid = (np.pad(a, ((0, 0), (0, 1))) for a in (token, age, valid))
+        u = (
+            person_uniforms(cohort.subjects.subject_id, 1, seed + 2, epoch)[:, 0]
+            if how == 'random'
+            else np.ones(len(cohort))
+        )
+        token, age, valid = _crop(
+            (token, age, valid),
+            max_length + 1,
+            np.minimum(np.floor(u * (room + 1)), room).astype(np.int64),
+        )
+    if token.shape[1] < 2:
+        token, age, valid = (np.pad(a, ((0, 0), (0, 1))) for a in (token, age, valid))
     following = valid[:, 1:]
-    return _tensors(sex, token[:, :-1] * following, age[:, :-1] * following, valid[:, :-1] & following,
-                    target=token[:, 1:], target_age=age[:, 1:].astype(np.float32))
+    return _tensors(
+        sex,
+        token[:, :-1] * following,
+        age[:, :-1] * following,
+        valid[:, :-1] & following,
+        target=token[:, 1:],
+        target_age=age[:, 1:].astype(np.float32),
+    )
 
 # %% ../../nbs/02_batches.ipynb #6ff903e6
 _BUILD = {None: _inputs_only, 'delphi': _next_token, 'competing': _competing}
 
 # %% ../../nbs/02_batches.ipynb #dcea2dc8
-def years_kept(cohort:Cohort, max_length:int, every=5.0)->tuple: # shares of years and of people
-    "Under `competing`: the share of years under observation that is paid for, and of people who pay for none."
-    paid = [collate(cohort[i:i + 1000], 'competing', 'regular', every, max_length=max_length).exposure.sum(1)
-            for i in range(0, len(cohort), 1000)]
+def years_kept(
+    cohort: Cohort, max_length: int, every=5.0
+) -> tuple:  # shares of years and of people
+    """Under `competing`: the share of years under observation that is paid for, and of people who
+    pay for none."""
+    paid = [
+        collate(
+            cohort[i : i + 1000], 'competing', 'regular', every, max_length=max_length
+        ).exposure.sum(1)
+        for i in range(0, len(cohort), 1000)
+    ]
     paid, years = torch.cat(paid).numpy(), (cohort.subjects.end - cohort.subjects.start).to_numpy()
     return paid.sum() / max(years.sum(), 1), ((paid == 0) & (years > 0)).mean()
 
 # %% ../../nbs/02_batches.ipynb #505719bb
-def landmark_days(cohort:Cohort, landmark # days of age, one number or one per person
-                  )->np.ndarray: # whole days, int64 [n]
+def landmark_days(
+    cohort: Cohort,
+    landmark,  # days of age, one number or one per person
+) -> np.ndarray:  # whole days, int64 [n]
     "Landmarks as whole days of age; raises ValueError for what is no age, or can only be years."
     day = np.asarray(landmark, dtype=float)
     if day.shape not in ((), (len(cohort),)):
-        raise ValueError(f'found landmarks of shape {day.shape}; expected one number, or one for '
-                         f'each of {len(cohort)} people')
+        raise ValueError(
+            f'found landmarks of shape {day.shape}; expected one number, or one for '
+            f'each of {len(cohort)} people'
+        )
     day = np.broadcast_to(day, len(cohort))
-    bad = np.flatnonzero(~((day >= 0) & (day <= MAX_AGE))) # also NaN
+    bad = np.flatnonzero(~((day >= 0) & (day <= MAX_AGE)))  # also NaN
     if len(bad):
-        raise ValueError(f'subject {cohort.subjects.subject_id[bad[0]]}: found landmark '
-                         f'{day[bad[0]]:g}; expected days of age, 0 to {MAX_AGE} '
-                         f'({len(bad)} such people)')
+        raise ValueError(
+            f'subject {cohort.subjects.subject_id[bad[0]]}: found landmark '
+            f'{day[bad[0]]:g}; expected days of age, 0 to {MAX_AGE} '
+            f'({len(bad)} such people)'
+        )
     _question_years(cohort, day)
     return np.floor(day).astype(np.int64)
 
 # %% ../../nbs/02_batches.ipynb #e6a76527
 def _question_years(cohort, day):
-    "Refuse landmarks of 1 to 150 before a person was observed; warn of others where nobody has a record so early."
+    """Refuse landmarks of 1 to 150 before a person was observed; warn of others where nobody has a
+    record so early."""
     start = cohort.subjects.start.to_numpy()
     early = (day > 0) & (day <= 150)
     if (early & (start > 150)).any():
         i = int(np.flatnonzero(early & (start > 150))[0])
-        raise ValueError(f'subject {cohort.subjects.subject_id[i]}: found landmark {day[i]:g}, before she was observed '
-                         f'(day {start[i]}); expected days of age, not years: times 365.25')
-    if not (early & (day != start)).any(): return
+        raise ValueError(
+            f'subject {cohort.subjects.subject_id[i]}: found landmark {day[i]:g}, before she was '
+            'observed '
+            f'(day {start[i]}); expected days of age, not years: times 365.25'
+        )
+    if not (early & (day != start)).any():
+        return
     said = f'found landmarks from {day[early].min():g}'
     known = cohort.vocab.of_kind('disease', 'death', 'lifestyle')[cohort.token]
     if not (known & (cohort.age <= 150)).any():
-        warnings.warn(f'{said} days of age, where nobody has a record of the first 150 days; '
-                      'if these are years, multiply them by 365.25', stacklevel=4)
+        warnings.warn(
+            f'{said} days of age, where nobody has a record of the first 150 days; '
+            'if these are years, multiply them by 365.25',
+            stacklevel=4,
+        )
 
 # %% ../../nbs/02_batches.ipynb #cb146531
-def collate_landmark(cohort:Cohort, landmark, # days of age, one number or one per person
-                     every=5.0, max_length=None)->Batch:
-    "Inputs that end at the landmark: events at or before it, regular no-event tokens, one on the day itself."
+def collate_landmark(
+    cohort: Cohort,
+    landmark,  # days of age, one number or one per person
+    every=5.0,
+    max_length=None,
+) -> Batch:
+    """Inputs that end at the landmark: events at or before it, regular no-event tokens, one on the
+    day itself."""
     landmark = landmark_days(cohort, landmark)
     start, end = (cohort.subjects[c].to_numpy(dtype=np.int64) for c in ('start', 'end'))
     gone = (landmark > end) | (cohort.subjects.died.to_numpy() & (landmark >= end))
     if gone.any():
         i = int(np.flatnonzero(gone)[0])
-        raise ValueError(f'subject {cohort.subjects.subject_id[i]}: landmark {landmark[i]} days is not before the end of observation '
-                         f'{end[i]} ({int(gone.sum())} such people); leave them out or choose an earlier landmark')
+        raise ValueError(
+            f'subject {cohort.subjects.subject_id[i]}: landmark {landmark[i]} days is not before '
+            'the end of observation '
+            f'{end[i]} ({int(gone.sum())} such people); leave them out or choose an earlier '
+            'landmark'
+        )
     known = cohort.age <= landmark[cohort.person]
     past = _known(cohort, known, np.minimum(start, landmark), landmark)
     if cohort.vocab.no_event is None:
@@ -310,8 +443,12 @@ def collate_landmark(cohort:Cohort, landmark, # days of age, one number or one p
 # %% ../../nbs/02_batches.ipynb #adc1d57c
 def _known(cohort, known, start, end):
     "The cohort as it was known: the rows `known` only, observed from `start` to `end`."
-    offsets = np.r_[0, np.cumsum(np.bincount(cohort.person[known], minlength=len(cohort)))].astype(np.int64)
-    table = cohort.subjects.assign(start=start.astype(np.int32), end=end.astype(np.int32), died=False)
+    offsets = np.r_[0, np.cumsum(np.bincount(cohort.person[known], minlength=len(cohort)))].astype(
+        np.int64
+    )
+    table = cohort.subjects.assign(
+        start=start.astype(np.int32), end=end.astype(np.int32), died=False
+    )
     return Cohort(cohort.vocab, cohort.token[known], cohort.age[known], offsets, table)
 
 # %% ../../nbs/02_batches.ipynb #f182db16
@@ -322,35 +459,48 @@ def _at_landmark(past, landmark, every, max_length):
     person, age = _and_at(past, start, person, age)
     person, age = _and_at(past, landmark, person, age)
     repeat = np.unique(np.stack([person, age]), axis=1)
-    rows = (np.r_[past.person, repeat[0]], np.r_[past.age.astype(np.int64), repeat[1]],
-            np.r_[past.token.astype(np.int64), np.full(repeat.shape[1], past.vocab.no_event)])
+    rows = (
+        np.r_[past.person, repeat[0]],
+        np.r_[past.age.astype(np.int64), repeat[1]],
+        np.r_[past.token.astype(np.int64), np.full(repeat.shape[1], past.vocab.no_event)],
+    )
     grid = _rectangle(past.vocab, len(past), *rows)
     sex = torch.from_numpy(past.subjects.sex.cat.codes.to_numpy().astype(np.int64))
     return _inputs_only(past, sex, *grid, max_length, None)
 
 # %% ../../nbs/02_batches.ipynb #06a46dd9
-def draw_landmarks(cohort:Cohort, how='random', # 'random': anew in each epoch; 'regular' or None: once
-                   seed=0, epoch=0)->np.ndarray: # days of age, int64 [b]
-    "A landmark for each person, uniform over follow-up, start <= landmark < end; `start` for people without follow-up."
-    if how not in ('random', 'regular', None): raise ValueError(f"no_events={how!r}; expected 'random', 'regular' or None")
+def draw_landmarks(
+    cohort: Cohort,
+    how='random',  # 'random': anew in each epoch; 'regular' or None: once
+    seed=0,
+    epoch=0,
+) -> np.ndarray:  # days of age, int64 [b]
+    """A landmark for each person, uniform over follow-up, start <= landmark < end; `start` for
+    people without follow-up."""
+    if how not in ('random', 'regular', None):
+        raise ValueError(f"no_events={how!r}; expected 'random', 'regular' or None")
     start, end = (cohort.subjects[c].to_numpy(dtype=np.int64) for c in ('start', 'end'))
     seed, epoch = (seed + 4, epoch) if how == 'random' else (3, 0)
     u = person_uniforms(cohort.subjects.subject_id, 1, seed, epoch)[:, 0]
     return start + np.floor(u * (end - start)).astype(np.int64)
 
 # %% ../../nbs/02_batches.ipynb #aad11096
-def _given_landmarks(cohort, landmark): # days, a number or [b] -> int64 [b]
+def _given_landmarks(cohort, landmark):  # days, a number or [b] -> int64 [b]
     "Landmarks that somebody chose; raises ValueError unless start <= landmark < end."
     when = landmark_days(cohort, landmark)
     start, end = (cohort.subjects[c].to_numpy(dtype=np.int64) for c in ('start', 'end'))
     bad = (when < start) | (when >= np.maximum(end, start + 1))
-    if not bad.any(): return when
+    if not bad.any():
+        return when
     i = int(np.flatnonzero(bad)[0])
-    raise ValueError(f'subject {cohort.subjects.subject_id[i]}: landmark {when[i]} days; expected start {start[i]} <= landmark < end {end[i]} '
-                     f'({int(bad.sum())} such people); leave them out or choose another landmark')
+    raise ValueError(
+        f'subject {cohort.subjects.subject_id[i]}: landmark {when[i]} days; expected start '
+        f'{start[i]} <= landmark < end {end[i]} '
+        f'({int(bad.sum())} such people); leave them out or choose another landmark'
+    )
 
 # %% ../../nbs/02_batches.ipynb #56a01555
-def _future(cohort, when): # landmarks [b] -> open, struck, years, each [b k]
+def _future(cohort, when):  # landmarks [b] -> open, struck, years, each [b k]
     "What becomes of every cause after the landmark."
     n, k, late = len(cohort), len(cohort.vocab), cohort.age > when[cohort.person]
     had, first = np.zeros((n, k), bool), np.full((n, k), np.iinfo(np.int64).max)
@@ -363,42 +513,89 @@ def _future(cohort, when): # landmarks [b] -> open, struck, years, each [b k]
 # %% ../../nbs/02_batches.ipynb #aaa4980d
 def _all_future(cohort, no_events, seed, epoch, max_length, landmark):
     "Inputs up to a landmark, and the future of every cause after it."
-    when = draw_landmarks(cohort, no_events, seed, epoch) if landmark is None else _given_landmarks(cohort, landmark)
+    when = (
+        draw_landmarks(cohort, no_events, seed, epoch)
+        if landmark is None
+        else _given_landmarks(cohort, landmark)
+    )
     start = cohort.subjects.start.to_numpy(dtype=np.int64)
-    batch = collate(_known(cohort, cohort.age <= when[cohort.person], start, when), None, None, max_length=max_length)
+    batch = collate(
+        _known(cohort, cohort.age <= when[cohort.person], start, when),
+        None,
+        None,
+        max_length=max_length,
+    )
     free, struck, years = (torch.from_numpy(a) for a in _future(cohort, when))
-    follow_up = (cohort.subjects.end - cohort.subjects.start).to_numpy(dtype=np.float32) / np.float32(365.25)
+    follow_up = (cohort.subjects.end - cohort.subjects.start).to_numpy(
+        dtype=np.float32
+    ) / np.float32(365.25)
     weight = torch.from_numpy(follow_up) if landmark is None else torch.ones(len(cohort))
-    return replace(batch, weight=weight, query_age=torch.from_numpy(when[:, None].astype(np.float32)), future_open=free,
-                   future_struck=struck, future_years=years.to(torch.float32), made_for='all_future')
+    return replace(
+        batch,
+        weight=weight,
+        query_age=torch.from_numpy(when[:, None].astype(np.float32)),
+        future_open=free,
+        future_struck=struck,
+        future_years=years.to(torch.float32),
+        made_for='all_future',
+    )
 
 # %% ../../nbs/02_batches.ipynb #8108795d
 class Batches:
-    "Batches by step number; `batches[step]` is the same batch whenever and wherever it is asked for."
-    def __init__(self, cohort:Cohort, batch_size=128, objective='competing', training=True, # training: shuffled, random no-event tokens
-                 every=5.0, seed=0, max_length=None):
-        if not len(cohort): raise ValueError('found a cohort without people; expected at least one')
-        self.cohort, self.batch_size, self.objective, self.training = cohort, batch_size, objective, training
+    """Batches by step number; `batches[step]` is the same batch whenever and wherever it is asked
+    for."""
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        batch_size=128,
+        objective='competing',
+        training=True,  # training: shuffled, random no-event tokens
+        every=5.0,
+        seed=0,
+        max_length=None,
+    ):
+        if not len(cohort):
+            raise ValueError('found a cohort without people; expected at least one')
+        self.cohort = cohort
+        self.batch_size = batch_size
+        self.objective = objective
+        self.training = training
         self.every, self.seed, self.max_length, self._order = every, seed, max_length, {}
-    def __len__(self): return -(-len(self.cohort) // self.batch_size)
+
+    def __len__(self):
+        return -(-len(self.cohort) // self.batch_size)
+
     def __getitem__(self, step):
         epoch, i = divmod(step, len(self))
-        if not self.training and epoch: raise IndexError(step)
-        return collate(self.cohort[self.order(epoch)[i]], self.objective, 'random' if self.training else 'regular',
-                       self.every, self.seed, epoch, self.max_length)
+        if not self.training and epoch:
+            raise IndexError(step)
+        return collate(
+            self.cohort[self.order(epoch)[i]],
+            self.objective,
+            'random' if self.training else 'regular',
+            self.every,
+            self.seed,
+            epoch,
+            self.max_length,
+        )
 
 # %% ../../nbs/02_batches.ipynb #229aab03
-def _order_of(self, epoch)->list: # of position arrays
+def _order_of(self, epoch) -> list:  # of position arrays
     "People of each batch of an epoch: shuffled, bucketed by length in pools of 16 batches."
-    if epoch in self._order: return self._order[epoch]
+    if epoch in self._order:
+        return self._order[epoch]
     n, size, lengths = len(self.cohort), self.batch_size, self.cohort.lengths
     rng = np.random.default_rng([self.seed, epoch])
     people = rng.permutation(n) if self.training else np.argsort(lengths, kind='stable')
     if self.training:
         pool = np.arange(n) // (16 * size)
         people = people[np.lexsort((lengths[people], pool))]
-    batches = [people[i:i + size] for i in range(0, n, size)]
-    if self.training: batches = [batches[i] for i in rng.permutation(len(batches))]
+    batches = [people[i : i + size] for i in range(0, n, size)]
+    if self.training:
+        batches = [batches[i] for i in rng.permutation(len(batches))]
     self._order = {epoch: batches}
     return batches
+
+
 Batches.order = _order_of

@@ -9,134 +9,188 @@ __all__ = ['LIFE', 'KINDS', 'DAYS_PER_YEAR', 'MAX_AGE', 'SEXES', 'AGE_UNITS', 'C
            'join']
 
 # %% ../../nbs/00_events.ipynb #9988adff
-import csv, difflib, hashlib, os, warnings
+import difflib
+import hashlib
+import os
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 from fastcore.basics import patch
 
 # %% ../../nbs/00_events.ipynb #6b967bc9
-LIFE = [(0.0, 'Female'), (28.0, 'Asthma'), (46.2, 'Hypertension'), (52.5, 'Type 2 diabetes'),
-        (52.5, 'Lipid disorder'), (61.0, 'Myocardial infarction'), (67.3, 'Heart failure'), (71.9, 'Death')]
+LIFE = [
+    (0.0, 'Female'),
+    (28.0, 'Asthma'),
+    (46.2, 'Hypertension'),
+    (52.5, 'Type 2 diabetes'),
+    (52.5, 'Lipid disorder'),
+    (61.0, 'Myocardial infarction'),
+    (67.3, 'Heart failure'),
+    (71.9, 'Death'),
+]
 
 # %% ../../nbs/00_events.ipynb #00d73c70
 KINDS = ('padding', 'no_event', 'sex', 'lifestyle', 'disease', 'death')
 
 # %% ../../nbs/00_events.ipynb #17dc50c2
 class CohortError(ValueError):
-    "Input that cannot be trusted: says the place, what was found, what was expected, and what to do."
+    """Input that cannot be trusted: says the place, what was found, what was expected, and what to
+    do."""
 
 # %% ../../nbs/00_events.ipynb #8dc2fb34
 @dataclass(frozen=True)
 class Vocab:
     "Names, kinds and ids of codes; the id is the position in `names`."
-    names:tuple # code names, position = model id
-    kinds:tuple # one of `KINDS` for each name
-    first_occurrence:bool=True # True: a code happens at most once in a life (Delphi's convention)
+
+    names: tuple  # code names, position = model id
+    kinds: tuple  # one of `KINDS` for each name
+    # True: a code happens at most once in a life (Delphi's convention)
+    first_occurrence: bool = True
+
     def __post_init__(self):
         object.__setattr__(self, 'names', tuple(map(str, self.names)))
         object.__setattr__(self, 'kinds', tuple(self.kinds))
         self._check()
         object.__setattr__(self, '_ids', {n: i for i, n in enumerate(self.names)})
-    def __len__(self): return len(self.names)
-    def __repr__(self): return f'Vocab({len(self)} codes, {self.kinds.count("disease")} diseases)'
+
+    def __len__(self):
+        return len(self.names)
+
+    def __repr__(self):
+        return f'Vocab({len(self)} codes, {self.kinds.count("disease")} diseases)'
 
 # %% ../../nbs/00_events.ipynb #74f1f9ca
 @patch
-def _check(self:Vocab):
+def _check(self: Vocab):
     "Raise `CohortError` unless the vocabulary can be used."
     if len(self.names) != len(self.kinds):
-        raise CohortError(f'{len(self.names)} names but {len(self.kinds)} kinds; give one kind per name')
+        raise CohortError(
+            f'{len(self.names)} names but {len(self.kinds)} kinds; give one kind per name'
+        )
     bad = sorted(set(self.kinds) - set(KINDS))
-    if bad: raise CohortError(f'unknown kinds {bad}; expected some of {list(KINDS)}')
-    if self.kinds[:1] != ('padding',): raise CohortError(f'id 0 has kind {self.kinds[:1]}; expected padding first')
+    if bad:
+        raise CohortError(f'unknown kinds {bad}; expected some of {list(KINDS)}')
+    if self.kinds[:1] != ('padding',):
+        raise CohortError(f'id 0 has kind {self.kinds[:1]}; expected padding first')
     blank = [n for n in self.names if n != n.strip() or not n]
     if blank:
-        raise CohortError(f'found names that are empty or have blanks around them: {blank[:3]}; '
-                          'expected plain names, as no eye tells such codes apart')
+        raise CohortError(
+            f'found names that are empty or have blanks around them: {blank[:3]}; '
+            'expected plain names, as no eye tells such codes apart'
+        )
     broken = [n for n in self.names if '\r' in n or '\n' in n]
-    if broken: raise CohortError(f'names with a line break: {broken[:3]}; a file of names could not be read back')
+    if broken:
+        raise CohortError(
+            f'names with a line break: {broken[:3]}; a file of names could not be read back'
+        )
     twice = [n for n, k in pd.Series(self.names).value_counts().items() if k > 1]
-    if twice: raise CohortError(f'names that stand twice: {twice[:5]}; every code needs its own name')
+    if twice:
+        raise CohortError(f'names that stand twice: {twice[:5]}; every code needs its own name')
     for kind in ('padding', 'no_event', 'death'):
-        if (n := self.kinds.count(kind)) > 1: raise CohortError(f'{n} codes of kind {kind}; expected at most one')
+        if (n := self.kinds.count(kind)) > 1:
+            raise CohortError(f'{n} codes of kind {kind}; expected at most one')
 
 # %% ../../nbs/00_events.ipynb #1a3aa3cf
 @patch(as_prop=True)
-def kind_id(self:Vocab)->np.ndarray: # uint8, [k]
+def kind_id(self: Vocab) -> np.ndarray:  # uint8, [k]
     "Position in `KINDS` of each code's kind."
     return np.array([KINDS.index(k) for k in self.kinds], dtype=np.uint8)
 
 # %% ../../nbs/00_events.ipynb #ad686e97
 @patch
-def of_kind(self:Vocab, *kinds:str)->np.ndarray: # bool, [k]
+def of_kind(self: Vocab, *kinds: str) -> np.ndarray:  # bool, [k]
     "True for codes of one of the `kinds`."
     return np.isin(np.array(self.kinds), kinds)
 
 # %% ../../nbs/00_events.ipynb #a45eee10
 @patch
-def id(self:Vocab, name:str)->int:
+def id(self: Vocab, name: str) -> int:
     "Id of the code `name`; an unknown name is an error that lists the nearest names."
-    if name in self._ids: return self._ids[name]
-    near = difflib.get_close_matches(name, self.names, n=3, cutoff=.4)
-    raise CohortError(f'unknown code {name!r}; nearest: {near or "none"}; the vocabulary has {len(self)} names')
+    if name in self._ids:
+        return self._ids[name]
+    near = difflib.get_close_matches(name, self.names, n=3, cutoff=0.4)
+    raise CohortError(
+        f'unknown code {name!r}; nearest: {near or "none"}; the vocabulary has {len(self)} names'
+    )
 
 # %% ../../nbs/00_events.ipynb #a72f24b2
 @patch(as_prop=True)
-def death(self:Vocab):
+def death(self: Vocab):
     "Id of death, or None where the vocabulary has none."
     return self.kinds.index('death') if 'death' in self.kinds else None
 
 # %% ../../nbs/00_events.ipynb #9ffe1e83
 @patch(as_prop=True)
-def no_event(self:Vocab):
+def no_event(self: Vocab):
     "Id of the no-event token, or None."
     return self.kinds.index('no_event') if 'no_event' in self.kinds else None
 
 # %% ../../nbs/00_events.ipynb #2c1f53c2
 @patch(as_prop=True)
-def fingerprint(self:Vocab)->str:
+def fingerprint(self: Vocab) -> str:
     "Sixteen hex digits that change with any name, kind, order or the occurrence rule."
-    text = '\n'.join(f'{n}\t{k}' for n, k in zip(self.names, self.kinds)) + f'\n{self.first_occurrence}'
+    text = (
+        '\n'.join(f'{n}\t{k}' for n, k in zip(self.names, self.kinds, strict=True))
+        + f'\n{self.first_occurrence}'
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 # %% ../../nbs/00_events.ipynb #3f908230
 @patch
-def difference(self:Vocab, other:"Vocab")->str:
+def difference(self: Vocab, other: "Vocab") -> str:
     "Where two vocabularies part, in words; empty where they are the same."
     if self == other:
         return ''
-    for i, (a, b) in enumerate(zip(self.names, other.names)):
-        if a != b: return f'they part at id {i}: {a!r} against {b!r}'
-    if len(self) != len(other): return 'the shorter list begins the longer one'
+    for i, (a, b) in enumerate(zip(self.names, other.names, strict=True)):
+        if a != b:
+            return f'they part at id {i}: {a!r} against {b!r}'
+    if len(self) != len(other):
+        return 'the shorter list begins the longer one'
     if self.kinds != other.kinds:
-        i = next(i for i, (a, b) in enumerate(zip(self.kinds, other.kinds)) if a != b)
+        i = next(i for i, (a, b) in enumerate(zip(self.kinds, other.kinds, strict=True)) if a != b)
         return f'{self.names[i]!r} is of kind {self.kinds[i]} against {other.kinds[i]}'
     return f'first_occurrence is {self.first_occurrence} against {other.first_occurrence}'
 
 # %% ../../nbs/00_events.ipynb #c26e4309
 @patch
-def require(self:Vocab, found:"Vocab"):
+def require(self: Vocab, found: "Vocab"):
     "Raise `CohortError` unless people were read with these codes: a model knows codes by position."
-    if found is self or found == self: return
-    raise CohortError(f'found people with other codes than the model: {found} {found.fingerprint} for '
-                      f'{self} {self.fingerprint}; {found.difference(self)}. Read them with the '
-                      'vocabulary of the checkpoint: load_cohort(path, vocab=load_checkpoint(...).vocab)')
+    if found is self or found == self:
+        return
+    raise CohortError(
+        f'found people with other codes than the model: {found} {found.fingerprint} for '
+        f'{self} {self.fingerprint}; {found.difference(self)}. Read them with the '
+        'vocabulary of the checkpoint: load_cohort(path, vocab=load_checkpoint(...).vocab)'
+    )
 
 # %% ../../nbs/00_events.ipynb #53e08465
-def make_vocab(diseases, # names of the diseases, in the order of their ids
-               lifestyle=(), death='Death', # `death=None` leaves death out
-               first_occurrence=True)->Vocab:
-    "A vocabulary of padding, no event, the two sexes, `lifestyle`, `diseases` and `death`, in that order."
-    names = ['Padding', 'No event', 'Female', 'Male', *lifestyle, *diseases] + [death] * (death is not None)
-    kinds = ['padding', 'no_event', 'sex', 'sex'] + ['lifestyle'] * len(lifestyle) + ['disease'] * len(diseases)
+def make_vocab(
+    diseases,  # names of the diseases, in the order of their ids
+    lifestyle=(),
+    death='Death',  # `death=None` leaves death out
+    first_occurrence=True,
+) -> Vocab:
+    """A vocabulary of padding, no event, the two sexes, `lifestyle`, `diseases` and `death`, in
+    that order."""
+    names = ['Padding', 'No event', 'Female', 'Male', *lifestyle, *diseases] + [death] * (
+        death is not None
+    )
+    kinds = (
+        ['padding', 'no_event', 'sex', 'sex']
+        + ['lifestyle'] * len(lifestyle)
+        + ['disease'] * len(diseases)
+    )
     return Vocab(names, kinds + ['death'] * (death is not None), first_occurrence)
 
 # %% ../../nbs/00_events.ipynb #db1dc812
 def write_whole(path, data):
-    "Write `data` (bytes or str) to `path` by way of a temporary file, so that no reader sees half of it."
-    path = Path(path); path.parent.mkdir(parents=True, exist_ok=True)
+    """Write `data` (bytes or str) to `path` by way of a temporary file, so that no reader sees half
+    of it."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f'{path.name}.{os.getpid()}.part')
     part.write_bytes(data.encode('utf8') if isinstance(data, str) else data)
     os.replace(part, path)
@@ -144,36 +198,43 @@ def write_whole(path, data):
 
 # %% ../../nbs/00_events.ipynb #a39e9a71
 @patch
-def save(self:Vocab, path):
+def save(self: Vocab, path):
     "Write the vocabulary as CSV with columns name, kind; the occurrence rule stands in the header."
-    rows = pd.DataFrame({'name': self.names, f'kind;first_occurrence={self.first_occurrence}': self.kinds})
+    rows = pd.DataFrame(
+        {'name': self.names, f'kind;first_occurrence={self.first_occurrence}': self.kinds}
+    )
     return write_whole(path, rows.to_csv(index=False, lineterminator='\n'))
 
 # %% ../../nbs/00_events.ipynb #c87f32f8
 @patch(cls_method=True)
-def load(cls:Vocab, path)->Vocab:
+def load(cls: Vocab, path) -> Vocab:
     "Read what `save` wrote."
     rows = pd.read_csv(path, dtype=str, keep_default_na=False)
     if rows.shape[1] != 2 or not rows.columns[1].startswith('kind;first_occurrence='):
-        raise CohortError(f'{path}: columns {list(rows.columns)}; expected name and kind as `Vocab.save` writes them')
+        raise CohortError(
+            f'{path}: columns {list(rows.columns)}; expected name and kind as `Vocab.save` writes '
+            'them'
+        )
     return cls(rows.iloc[:, 0], rows.iloc[:, 1], rows.columns[1].endswith('True'))
 
 # %% ../../nbs/00_events.ipynb #7e9e8686
 DAYS_PER_YEAR = 365.25
 
 # %% ../../nbs/00_events.ipynb #2e9bde68
-def days_of_years(years # number or array
-                  ): # int or int64 array
+def days_of_years(
+    years,  # number or array
+):  # int or int64 array
     "Whole days of so many years, rounded down: the shortest that so many calendar years can be."
     years = np.asarray(years, dtype=float)
-    if not (np.abs(years) <= 1e6).all(): # also NaN
+    if not (np.abs(years) <= 1e6).all():  # also NaN
         raise ValueError(f'found years={years}; expected finite numbers, of years')
     days = np.floor(years * DAYS_PER_YEAR + 1e-6).astype(np.int64)
     return days if days.ndim else int(days)
 
 # %% ../../nbs/00_events.ipynb #1b310513
-def years_of_days(days # number or array
-                  ): # int or int64 array
+def years_of_days(
+    days,  # number or array
+):  # int or int64 array
     "Completed years: the most whose `days_of_years` have passed."
     days = np.floor(np.asarray(days, dtype=float))
     years = np.ceil((days + 1) / DAYS_PER_YEAR).astype(np.int64) - 1
@@ -183,40 +244,60 @@ def years_of_days(days # number or array
 @dataclass(eq=False)
 class Cohort:
     "People's coded events with ages, and the window in which each was observed."
-    vocab:Vocab
-    token:np.ndarray # int32, [n_event]
-    age:np.ndarray # int32 days, [n_event]
-    offsets:np.ndarray # int64, [n_person + 1]
-    subjects:pd.DataFrame # subject_id, sex, start, end, died
-    report:dict = field(default_factory=dict) # rows read, dropped, changed: counts by reason
-    source_row:np.ndarray = None # row of the source file of each event, where there was a file
-    def __len__(self): return len(self.subjects)
-    def __repr__(self): return f'Cohort({len(self):,} people, {len(self.token):,} events, {int(self.subjects.died.sum()):,} deaths)'
+
+    vocab: Vocab
+    token: np.ndarray  # int32, [n_event]
+    age: np.ndarray  # int32 days, [n_event]
+    offsets: np.ndarray  # int64, [n_person + 1]
+    subjects: pd.DataFrame  # subject_id, sex, start, end, died
+    report: dict = field(default_factory=dict)  # rows read, dropped, changed: counts by reason
+    source_row: np.ndarray = None  # row of the source file of each event, where there was a file
+
+    def __len__(self):
+        return len(self.subjects)
+
+    def __repr__(self):
+        return (
+            f'Cohort({len(self):,} people, {len(self.token):,} events, '
+            f'{int(self.subjects.died.sum()):,} deaths)'
+        )
 
 # %% ../../nbs/00_events.ipynb #3276a3ca
 @patch
-def __eq__(self:Cohort, other):
-    return (isinstance(other, Cohort) and self.vocab == other.vocab and self.subjects.equals(other.subjects)
-            and all(np.array_equal(getattr(self, a), getattr(other, a)) for a in ('token', 'age', 'offsets')))
+def __eq__(self: Cohort, other):
+    return (
+        isinstance(other, Cohort)
+        and self.vocab == other.vocab
+        and self.subjects.equals(other.subjects)
+        and all(
+            np.array_equal(getattr(self, a), getattr(other, a)) for a in ('token', 'age', 'offsets')
+        )
+    )
 
 # %% ../../nbs/00_events.ipynb #0d1dfa2b
 @patch(as_prop=True)
-def lengths(self:Cohort)->np.ndarray: # [n_person]
+def lengths(self: Cohort) -> np.ndarray:  # [n_person]
     "Number of events of each person."
     return np.diff(self.offsets)
 
 # %% ../../nbs/00_events.ipynb #e9e8961a
 @patch(as_prop=True)
-def person(self:Cohort)->np.ndarray: # int64, [n_event]
+def person(self: Cohort) -> np.ndarray:  # int64, [n_event]
     "Position in `subjects` of the person to whom each event belongs."
     return np.repeat(np.arange(len(self)), self.lengths)
 
 # %% ../../nbs/00_events.ipynb #96a7e1eb
 @patch
-def frame(self:Cohort)->pd.DataFrame: # subject_id, age, code
+def frame(self: Cohort) -> pd.DataFrame:  # subject_id, age, code
     "All events as a table, ages in days, codes by name."
     ids = self.subjects.subject_id.to_numpy()[self.person]
-    return pd.DataFrame({'subject_id': ids, 'age': self.age, 'code': np.array(self.vocab.names, dtype=object)[self.token]})
+    return pd.DataFrame(
+        {
+            'subject_id': ids,
+            'age': self.age,
+            'code': np.array(self.vocab.names, dtype=object)[self.token],
+        }
+    )
 
 # %% ../../nbs/00_events.ipynb #03db9f0a
 def _order(vocab, subject, age, token):
@@ -225,38 +306,74 @@ def _order(vocab, subject, age, token):
     return np.lexsort((token, last, age, subject))
 
 # %% ../../nbs/00_events.ipynb #5387637c
-MAX_AGE = 54_787 # days: 150 years
+MAX_AGE = 54_787  # days: 150 years
 
 # %% ../../nbs/00_events.ipynb #4c37e7fb
 def _refuse(bad, source, subject, what, expected, row=None):
     "Raise `CohortError` at the first True of `bad`; `what` is called with its position."
-    if not bad.any(): return
-    i = int(np.flatnonzero(bad)[0]); r = i if row is None else int(row[i])
-    raise CohortError(f'{source}, row {r} (subject {subject[i]}): {what(i)}; expected {expected}. {int(bad.sum())} such row(s)')
+    if not bad.any():
+        return
+    i = int(np.flatnonzero(bad)[0])
+    r = i if row is None else int(row[i])
+    raise CohortError(
+        f'{source}, row {r} (subject {subject[i]}): {what(i)}; expected {expected}. '
+        f'{int(bad.sum())} such row(s)'
+    )
 
 # %% ../../nbs/00_events.ipynb #726b6972
 def _whole(values, what, source, subject=None):
     "A column as int64; refuses what is missing, no number, not whole or too large, with its row."
     numbers = pd.to_numeric(pd.Series(np.asarray(values).ravel()), errors='coerce').to_numpy()
-    if numbers.dtype == np.int64: return numbers
+    if numbers.dtype == np.int64:
+        return numbers
     as_float = numbers.astype(float)
     bad = ~(np.isfinite(as_float) & (as_float == np.floor(as_float)) & (np.abs(as_float) < 2**63))
     if bad.any():
         i = int(np.flatnonzero(bad)[0])
         whose = '' if subject is None else f' (subject {list(subject)[i]})'
-        raise CohortError(f'{source}, row {i}{whose}: found {what} {pd.Series(np.asarray(values).ravel()).tolist()[i]!r}; expected a whole number. {int(bad.sum())} such row(s)')
+        raise CohortError(
+            f'{source}, row {i}{whose}: found {what} '
+            f'{pd.Series(np.asarray(values).ravel()).tolist()[i]!r}; expected a whole number. '
+            f'{int(bad.sum())} such row(s)'
+        )
     return numbers.astype(np.int64)
 
 # %% ../../nbs/00_events.ipynb #4e4316b6
 def _check_rows(vocab, source, subject, age, token, row=None):
     "Refuse ids outside the vocabulary and impossible ages."
-    _refuse((token < 0) | (token >= len(vocab)), source, subject, lambda i: f'found code id {token[i]}',
-            f'0 to {len(vocab) - 1}, the ids of the vocabulary; is it the labels file of this data?', row)
+    _refuse(
+        (token < 0) | (token >= len(vocab)),
+        source,
+        subject,
+        lambda i: f'found code id {token[i]}',
+        f'0 to {len(vocab) - 1}, the ids of the vocabulary; is it the labels file of this data?',
+        row,
+    )
     technical = vocab.of_kind('padding', 'no_event')[token]
-    _refuse(technical, source, subject, lambda i: f'found {vocab.names[token[i]]!r} as an event', 'codes of people only', row)
-    _refuse(age < 0, source, subject, lambda i: f'found the negative age {age[i]} days', 'days since birth', row)
-    _refuse(age > MAX_AGE, source, subject, lambda i: f'found age {age[i]} days = {age[i] / 365.25:.0f} years',
-            f'at most {MAX_AGE} days (150 years); a negative age written as unsigned looks like this', row)
+    _refuse(
+        technical,
+        source,
+        subject,
+        lambda i: f'found {vocab.names[token[i]]!r} as an event',
+        'codes of people only',
+        row,
+    )
+    _refuse(
+        age < 0,
+        source,
+        subject,
+        lambda i: f'found the negative age {age[i]} days',
+        'days since birth',
+        row,
+    )
+    _refuse(
+        age > MAX_AGE,
+        source,
+        subject,
+        lambda i: f'found age {age[i]} days = {age[i] / 365.25:.0f} years',
+        f'at most {MAX_AGE} days (150 years); a negative age written as unsigned looks like this',
+        row,
+    )
 
 # %% ../../nbs/00_events.ipynb #6812e5f4
 def _check_lives(vocab, source, subject, age, token, row):
@@ -264,15 +381,38 @@ def _check_lives(vocab, source, subject, age, token, row):
     is_sex, same = vocab.of_kind('sex')[token], np.r_[False, subject[1:] == subject[:-1]]
     sexed = np.flatnonzero(is_sex)
     two = np.zeros(len(token), bool)
-    two[sexed[1:]] = (subject[sexed[1:]] == subject[sexed[:-1]]) & (token[sexed[1:]] != token[sexed[:-1]])
-    _refuse(two, source, subject, lambda i: f'found {vocab.names[token[i]]} for a person who has another sex already', 'one sex', row)
+    two[sexed[1:]] = (subject[sexed[1:]] == subject[sexed[:-1]]) & (
+        token[sexed[1:]] != token[sexed[:-1]]
+    )
+    _refuse(
+        two,
+        source,
+        subject,
+        lambda i: f'found {vocab.names[token[i]]} for a person who has another sex already',
+        'one sex',
+        row,
+    )
     if vocab.death is not None:
-        after = same & np.r_[False, (token[:-1] == vocab.death) & ((token[1:] != vocab.death) | (age[1:] > age[:-1]))]
-        _refuse(after, source, subject, lambda i: f'found {vocab.names[token[i]]!r} at {age[i]} days, after death', 'death last', row)
+        after = (
+            same
+            & np.r_[
+                False,
+                (token[:-1] == vocab.death) & ((token[1:] != vocab.death) | (age[1:] > age[:-1])),
+            ]
+        )
+        _refuse(
+            after,
+            source,
+            subject,
+            lambda i: f'found {vocab.names[token[i]]!r} at {age[i]} days, after death',
+            'death last',
+            row,
+        )
 
 # %% ../../nbs/00_events.ipynb #373ed46a
 def _first_only(vocab, subject, token):
-    "True for the first row of each (subject, code); all rows where codes may recur, but never a second sex row."
+    """True for the first row of each (subject, code); all rows where codes may recur, but never a
+    second sex row."""
     repeat = pd.DataFrame({'s': subject, 't': token}).duplicated().to_numpy()
     return ~repeat if vocab.first_occurrence else ~(repeat & vocab.of_kind('sex', 'death')[token])
 
@@ -280,39 +420,62 @@ def _first_only(vocab, subject, token):
 class FollowUpWarning(UserWarning):
     "A start or an end of observation was not given and was taken from the first or last record."
 
+
 SEXES = ('female', 'male', 'unknown')
 
 # %% ../../nbs/00_events.ipynb #1596fc33
 def _sex_of(vocab, n, person, token):
     "Sex of each person from the sex tokens: the first code of kind sex is female, the second male."
     ids, sex = np.flatnonzero(vocab.of_kind('sex')), np.full(n, 2)
-    for code, i in enumerate(ids[:2]): sex[person[token == i]] = code
+    for code, i in enumerate(ids[:2]):
+        sex[person[token == i]] = code
     return sex
 
 # %% ../../nbs/00_events.ipynb #67c037a1
 def _given(subjects, ids, column, default, source):
     "Column of the subject table for `ids`, integer days; `default` where nothing was given."
-    if subjects is None or column not in subjects: return np.array(default, dtype=np.int64)
-    got = subjects.set_index('subject_id')[column].reindex(ids).to_numpy(dtype=float, na_value=np.nan)
+    if subjects is None or column not in subjects:
+        return np.array(default, dtype=np.int64)
+    got = (
+        subjects.set_index('subject_id')[column].reindex(ids).to_numpy(dtype=float, na_value=np.nan)
+    )
     bad = np.isfinite(got) & ((got < 0) | (got > MAX_AGE) | (got != np.floor(got)))
-    _refuse(bad, f'{source}, subject table', ids, lambda i: f'found {column} = {got[i]}', 'whole days of age, 0 to 150 years')
+    _refuse(
+        bad,
+        f'{source}, subject table',
+        ids,
+        lambda i: f'found {column} = {got[i]}',
+        'whole days of age, 0 to 150 years',
+    )
     return np.where(np.isfinite(got), np.nan_to_num(got), default).astype(np.int64)
 
 # %% ../../nbs/00_events.ipynb #690af7b7
 def _subject_table(vocab, ids, offsets, person, age, token, row, subjects, source, report):
-    "subject_id, sex, start, end, died of each of `ids`, from `subjects` where given, else from the events."
-    n, dated = len(ids), row >= 0 # not the sex tokens that were added
+    """subject_id, sex, start, end, died of each of `ids`, from `subjects` where given, else from
+    the events."""
+    n, dated = len(ids), row >= 0  # not the sex tokens that were added
     sex = _sex_of(vocab, n, person, token)
-    if subjects is not None and 'sex' in subjects: sex = _given_sex(subjects, ids, sex, source)
+    if subjects is not None and 'sex' in subjects:
+        sex = _given_sex(subjects, ids, sex, source)
     died = np.zeros(n, bool)
-    if vocab.death is not None: died[person[token == vocab.death]] = True
+    if vocab.death is not None:
+        died[person[token == vocab.death]] = True
     start, end = (_given(subjects, ids, c, np.full(n, -1), source) for c in ('start', 'end'))
     start, end = _bounds(start, end, died, person[dated], age[dated], source, report)
-    return pd.DataFrame(dict(subject_id=ids, sex=pd.Categorical.from_codes(sex, SEXES),
-                             start=start.astype(np.int32), end=end.astype(np.int32), died=died))
+    return pd.DataFrame(
+        dict(
+            subject_id=ids,
+            sex=pd.Categorical.from_codes(sex, SEXES),
+            start=start.astype(np.int32),
+            end=end.astype(np.int32),
+            died=died,
+        )
+    )
 
 # %% ../../nbs/00_events.ipynb #233b1369
-def _bounds(start, end, died, person, age, source, report): # days or -1 [n]; bool [n]; of dated rows
+def _bounds(
+    start, end, died, person, age, source, report
+):  # days or -1 [n]; bool [n]; of dated rows
     "Missing bounds from the first and last dated row; warned of, and counted in `report`."
     first, last = np.full(len(start), MAX_AGE + 1), np.full(len(start), -1)
     np.minimum.at(first, person, age)
@@ -320,30 +483,55 @@ def _bounds(start, end, died, person, age, source, report): # days or -1 [n]; bo
     no_start, no_end = start < 0, end < 0
     end = np.where(no_end, np.maximum(last, start), end)
     start = np.where(no_start, np.where(last < 0, end, first), start)
-    count_bounds(report, source, int(no_start.sum()), int((no_end & ~died).sum())) # a death is an end
+    # a death is an end
+    count_bounds(report, source, int(no_start.sum()), int((no_end & ~died).sum()))
     return np.maximum(start, 0), np.maximum(end, 0)
 
 # %% ../../nbs/00_events.ipynb #2d1cd9b4
-def count_bounds(report:dict, source, starts:int, ends:int): # people without a start, without an end
-    "Note in `report` that bounds of observation were guessed, and warn of it; nothing where none were."
-    if starts: report['starts taken from the first record'] = starts
-    if ends: report['ends taken from the last record'] = ends
-    if not (starts or ends): return
-    said = [f'no {what} of observation for {n:,} people, taken from their {which} record'
-            for what, which, n in (('start', 'first', starts), ('end', 'last', ends)) if n]
-    warnings.warn(f'{source}: {"; ".join(said)}. Rates are wrong by that: what happened before the '
-                  'first record, or after the last, is not known to have been looked for. '
-                  'Give both where they are known.', FollowUpWarning, stacklevel=6)
+def count_bounds(
+    report: dict, source, starts: int, ends: int
+):  # people without a start, without an end
+    """Note in `report` that bounds of observation were guessed, and warn of it; nothing where none
+    were."""
+    if starts:
+        report['starts taken from the first record'] = starts
+    if ends:
+        report['ends taken from the last record'] = ends
+    if not (starts or ends):
+        return
+    said = [
+        f'no {what} of observation for {n:,} people, taken from their {which} record'
+        for what, which, n in (('start', 'first', starts), ('end', 'last', ends))
+        if n
+    ]
+    warnings.warn(
+        f'{source}: {"; ".join(said)}. Rates are wrong by that: what happened before the '
+        'first record, or after the last, is not known to have been looked for. '
+        'Give both where they are known.',
+        FollowUpWarning,
+        stacklevel=6,
+    )
 
 # %% ../../nbs/00_events.ipynb #5c4c013d
 def _given_sex(subjects, ids, seen, source):
     "Sex codes from the subject table, which must not contradict the sex tokens `seen`."
     said = subjects.set_index('subject_id').sex.reindex(ids).astype(object)
     said = said.where(said.notna(), 'unknown').astype(str).str.lower().to_numpy()
-    _refuse(~np.isin(said, SEXES), f'{source}, subject table', ids, lambda i: f'found sex {said[i]!r}', f'one of {SEXES}')
+    _refuse(
+        ~np.isin(said, SEXES),
+        f'{source}, subject table',
+        ids,
+        lambda i: f'found sex {said[i]!r}',
+        f'one of {SEXES}',
+    )
     code = pd.Categorical(said, categories=SEXES).codes.astype(np.int64)
-    _refuse((code != seen) & (code < 2) & (seen < 2), f'{source}, subject table', ids,
-            lambda i: f'found sex {said[i]!r} but a {SEXES[seen[i]]} token among the events', 'one sex')
+    _refuse(
+        (code != seen) & (code < 2) & (seen < 2),
+        f'{source}, subject table',
+        ids,
+        lambda i: f'found sex {said[i]!r} but a {SEXES[seen[i]]} token among the events',
+        'one sex',
+    )
     return np.where(code < 2, code, seen)
 
 # %% ../../nbs/00_events.ipynb #8267b09f
@@ -353,60 +541,104 @@ def _check_window(table, offsets, age, source):
     has = np.diff(offsets) > 0
     last = np.where(has, age[np.maximum(offsets[1:] - 1, 0)] if len(age) else 0, -1)
     where = f'{source}, subject table'
-    _refuse(start > end, where, ids, lambda i: f'found start {start[i]} after end {end[i]}', 'start <= end, in days of age')
-    _refuse(last > end, where, ids, lambda i: f'found an event at {last[i]} days, after the end {end[i]}', 'no event after end')
-    _refuse(table.died.to_numpy() & (last != end), where, ids,
-            lambda i: f'found death at {last[i]} days but follow-up to {end[i]}', 'follow-up to end at death')
+    _refuse(
+        start > end,
+        where,
+        ids,
+        lambda i: f'found start {start[i]} after end {end[i]}',
+        'start <= end, in days of age',
+    )
+    _refuse(
+        last > end,
+        where,
+        ids,
+        lambda i: f'found an event at {last[i]} days, after the end {end[i]}',
+        'no event after end',
+    )
+    _refuse(
+        table.died.to_numpy() & (last != end),
+        where,
+        ids,
+        lambda i: f'found death at {last[i]} days but follow-up to {end[i]}',
+        'follow-up to end at death',
+    )
 
 # %% ../../nbs/00_events.ipynb #df3113c7
 @patch(cls_method=True)
-def from_rows(cls:Cohort, vocab:Vocab, subject, age, token, # one entry an event; ages in days, model ids
-              subjects:pd.DataFrame=None, # subject_id with any of sex, start, end; may name people without events
-              source='rows', # how error messages call the input
-              sex_tokens=True, # put each known sex at age 0 where its token is missing
-              row=None)->Cohort: # row of the source of each event, for error messages; None: 0, 1, 2, ...
+def from_rows(
+    cls: Cohort,
+    vocab: Vocab,
+    subject,
+    age,
+    token,  # one entry an event; ages in days, model ids
+    subjects: pd.DataFrame = None,  # subject_id and any of sex, start, end; also people without events
+    source='rows',  # how error messages call the input
+    sex_tokens=True,  # put each known sex at age 0 where its token is missing
+    row=None,
+) -> Cohort:  # row of the source of each event, for error messages; None: 0, 1, 2, ...
     "A cohort from rows in any order; raises `CohortError` at the first row that cannot be trusted."
-    subject, age, token = (_whole(v, what, source) for v, what in ((subject, 'subject'), (age, 'age'), (token, 'code id')))
-    subjects, row = _checked_subjects(subjects, source), np.arange(len(token)) if row is None else row
-    if not len(subject) and (subjects is None or not len(subjects)): raise CohortError(f'{source}: found no rows; expected at least one event')
+    subject, age, token = (
+        _whole(v, what, source)
+        for v, what in ((subject, 'subject'), (age, 'age'), (token, 'code id'))
+    )
+    subjects, row = (
+        _checked_subjects(subjects, source),
+        np.arange(len(token)) if row is None else row,
+    )
+    if not len(subject) and (subjects is None or not len(subjects)):
+        raise CohortError(f'{source}: found no rows; expected at least one event')
     _check_rows(vocab, source, subject, age, token, row)
     rows = subject, age, token, row
-    if sex_tokens and subjects is not None and 'sex' in subjects: rows = _with_sex_tokens(vocab, *rows, subjects, source)
+    if sex_tokens and subjects is not None and 'sex' in subjects:
+        rows = _with_sex_tokens(vocab, *rows, subjects, source)
     return cls._from_checked(vocab, *rows, subjects, source, {'rows read': len(token)})
 
 # %% ../../nbs/00_events.ipynb #8781b10c
 def _check_columns(table, columns, source):
     "Refuse a table that lacks a column."
     missing = [c for c in columns if c not in table]
-    if missing: raise CohortError(f'{source}: found columns {list(table.columns)}; expected also {missing}')
+    if missing:
+        raise CohortError(f'{source}: found columns {list(table.columns)}; expected also {missing}')
 
 # %% ../../nbs/00_events.ipynb #340414bb
 def _checked_subjects(subjects, source):
     "The subject table with whole, unique subject ids."
-    if subjects is None: return None
+    if subjects is None:
+        return None
     where = f'{source}, subject table'
     _check_columns(subjects, ('subject_id',), where)
     ids = _whole(subjects.subject_id, 'subject', where)
     twice = pd.Series(ids).duplicated().to_numpy()
-    _refuse(twice, where, ids, lambda i: 'found a second row for this subject', 'one row per subject')
+    _refuse(
+        twice, where, ids, lambda i: 'found a second row for this subject', 'one row per subject'
+    )
     return subjects.assign(subject_id=ids)
 
 # %% ../../nbs/00_events.ipynb #b055328b
 @patch(cls_method=True)
-def _from_checked(cls:Cohort, vocab, subject, age, token, row, subjects, source, report):
+def _from_checked(cls: Cohort, vocab, subject, age, token, row, subjects, source, report):
     "Sort, refuse impossible lives, drop and count repeated codes."
     order = _order(vocab, subject, age, token)
     subject, age, token, row = (v[order] for v in (subject, age, token, row))
     _check_lives(vocab, source, subject, age, token, row)
     keep = _first_only(vocab, subject, token)
-    report |= {'repeated codes dropped': int((~keep).sum()), 'sex tokens added': int((row < 0).sum())}
-    return cls._assemble(vocab, subject[keep], age[keep], token[keep], row[keep], subjects, source, report)
+    report |= {
+        'repeated codes dropped': int((~keep).sum()),
+        'sex tokens added': int((row < 0).sum()),
+    }
+    return cls._assemble(
+        vocab, subject[keep], age[keep], token[keep], row[keep], subjects, source, report
+    )
 
 # %% ../../nbs/00_events.ipynb #80d10cc1
 @patch(cls_method=True)
-def _assemble(cls:Cohort, vocab, subject, age, token, row, subjects, source, report):
+def _assemble(cls: Cohort, vocab, subject, age, token, row, subjects, source, report):
     "A cohort from sorted, checked rows."
-    ids = np.unique(subject if subjects is None else np.r_[subject, subjects.subject_id.to_numpy(dtype=np.int64)])
+    ids = np.unique(
+        subject
+        if subjects is None
+        else np.r_[subject, subjects.subject_id.to_numpy(dtype=np.int64)]
+    )
     offsets = np.searchsorted(subject, np.r_[ids, ids[-1] + 1]).astype(np.int64)
     person = np.searchsorted(ids, subject)
     table = _subject_table(vocab, ids, offsets, person, age, token, row, subjects, source, report)
@@ -415,40 +647,67 @@ def _assemble(cls:Cohort, vocab, subject, age, token, row, subjects, source, rep
 
 # %% ../../nbs/00_events.ipynb #57b7d9f0
 def _with_sex_tokens(vocab, subject, age, token, row, subjects, source):
-    "Add a sex token at age 0 for people whose sex is in `subjects` and not among their events (their `row` is -1)."
+    """Add a sex token at age 0 for people whose sex is in `subjects` and not among their events
+    (their `row` is -1)."""
     ids, code = subjects.subject_id.to_numpy(dtype=np.int64), np.flatnonzero(vocab.of_kind('sex'))
     sex = _given_sex(subjects, ids, np.full(len(ids), 2), source)
     have = np.isin(ids, subject[np.isin(token, code)])
-    if len(code) < 2: return subject, age, token, row
+    if len(code) < 2:
+        return subject, age, token, row
     new = np.flatnonzero((sex < 2) & ~have)
     pad = np.zeros(len(new), np.int64)
-    return (np.r_[subject, ids[new]], np.r_[age, pad], np.r_[token, code[sex[new]]], np.r_[row, pad - 1])
+    return (
+        np.r_[subject, ids[new]],
+        np.r_[age, pad],
+        np.r_[token, code[sex[new]]],
+        np.r_[row, pad - 1],
+    )
 
 # %% ../../nbs/00_events.ipynb #580ac081
-def example_life()->Cohort:
-    "The running example: one made-up woman, her sex and seven codes, observed from age 40 to her death at 71.9."
+def example_life() -> Cohort:
+    """The running example: one made-up woman, her sex and seven codes, observed from age 40 to her
+    death at 71.9."""
     days = [int(a * 365.25) for a, _ in LIFE]
     vocab = make_vocab([c for _, c in LIFE[1:-1]])
     window = pd.DataFrame({'subject_id': [1], 'start': [int(40 * 365.25)], 'end': [days[-1]]})
-    return Cohort.from_rows(vocab, [1] * len(LIFE), days, [vocab.id(c) for _, c in LIFE], window, 'example')
+    return Cohort.from_rows(
+        vocab, [1] * len(LIFE), days, [vocab.id(c) for _, c in LIFE], window, 'example'
+    )
 
 # %% ../../nbs/00_events.ipynb #a821f812
-def read_delphi_labels(path)->Vocab:
-    "Vocabulary of a Delphi `labels.csv`: padding, no event, two sexes, nine lifestyle levels, diseases, death last."
+def read_delphi_labels(path) -> Vocab:
+    """Vocabulary of a Delphi `labels.csv`: padding, no event, two sexes, nine lifestyle levels,
+    diseases, death last."""
     names = Path(path).read_text(encoding='utf8').splitlines()
-    if len(names) < 15: raise CohortError(f'{path}: found {len(names)} lines; expected padding, no event, 2 sexes, 9 lifestyle levels, diseases, death')
+    if len(names) < 15:
+        raise CohortError(
+            f'{path}: found {len(names)} lines; expected padding, no event, 2 sexes, 9 lifestyle '
+            'levels, diseases, death'
+        )
     for i, expected in {0: 'padding', 1: 'no event', 2: 'female', 3: 'male', -1: 'death'}.items():
         if names[i].strip().lower() != expected:
-            raise CohortError(f'{path}, line {i % len(names)} (from 0): found {names[i]!r}; expected {expected!r}')
-    kinds = ['padding', 'no_event', 'sex', 'sex'] + ['lifestyle'] * 9 + ['disease'] * (len(names) - 14) + ['death']
+            raise CohortError(
+                f'{path}, line {i % len(names)} (from 0): found {names[i]!r}; expected {expected!r}'
+            )
+    kinds = (
+        ['padding', 'no_event', 'sex', 'sex']
+        + ['lifestyle'] * 9
+        + ['disease'] * (len(names) - 14)
+        + ['death']
+    )
     return Vocab([n.strip() for n in names], kinds)
 
 # %% ../../nbs/00_events.ipynb #258381ea
 def _read_bin(path):
     "Rows [N, 3] of a Delphi file."
     size = os.path.getsize(path)
-    if size == 0: raise CohortError(f'{path}: found an empty file; expected rows of three uint32')
-    if size % 12: raise CohortError(f'{path}: found {size} bytes, {size % 12} more than whole rows; expected a multiple of 12 (three uint32 a row); is the file cut off?')
+    if size == 0:
+        raise CohortError(f'{path}: found an empty file; expected rows of three uint32')
+    if size % 12:
+        raise CohortError(
+            f'{path}: found {size} bytes, {size % 12} more than whole rows; expected a multiple '
+            'of 12 (three uint32 a row); is the file cut off?'
+        )
     return np.fromfile(path, dtype='<u4').reshape(-1, 3).astype(np.int64)
 
 # %% ../../nbs/00_events.ipynb #eb2174fd
@@ -457,104 +716,162 @@ def _check_sorted(path, subject, age):
     new = np.r_[True, subject[1:] != subject[:-1]]
     again = np.zeros(len(subject), bool)
     again[np.flatnonzero(new)] = pd.Series(subject[new]).duplicated().to_numpy()
-    _refuse(again, path, subject, lambda i: 'found a second block of this subject', 'each subject in one block; sort the rows')
+    _refuse(
+        again,
+        path,
+        subject,
+        lambda i: 'found a second block of this subject',
+        'each subject in one block; sort the rows',
+    )
     back = ~new & np.r_[False, age[1:] < age[:-1]]
-    _refuse(back, path, subject, lambda i: f'found age {age[i]} after {age[i - 1]}', 'ages that do not fall; sort the rows')
+    _refuse(
+        back,
+        path,
+        subject,
+        lambda i: f'found age {age[i]} after {age[i - 1]}',
+        'ages that do not fall; sort the rows',
+    )
 
 # %% ../../nbs/00_events.ipynb #b0ce2b4f
-def read_delphi(path, labels=None, # labels.csv; by default the one beside `path`
-                subjects:pd.DataFrame=None)->Cohort: # subject_id with any of sex, start, end (days of age); people without rows stay in
+def read_delphi(
+    path,
+    labels=None,  # labels.csv; by default the one beside `path`
+    subjects: pd.DataFrame = None,
+) -> Cohort:  # subject_id with any of sex, start, end (days of age); people without rows stay in
     "Read a Delphi `.bin` file; raises `CohortError` with file, row and subject."
     path = Path(path)
-    vocab = read_delphi_labels(labels or path.parent/'labels.csv')
+    vocab = read_delphi_labels(labels or path.parent / 'labels.csv')
     subject, age, file_id = _read_bin(path).T
     _check_sorted(path, subject, age)
-    cohort = Cohort.from_rows(vocab, subject, age, file_id + 1, subjects, source=str(path), sex_tokens=False)
+    cohort = Cohort.from_rows(
+        vocab, subject, age, file_id + 1, subjects, source=str(path), sex_tokens=False
+    )
     if not cohort.subjects.died.any():
-        raise CohortError(f'{path}: no deaths matched: no row has id {vocab.death - 1} ({vocab.names[-1]!r}); is it the labels file of this data?')
+        raise CohortError(
+            f'{path}: no deaths matched: no row has id {vocab.death - 1} ({vocab.names[-1]!r}); '
+            'is it the labels file of this data?'
+        )
     cohort.report['people without sex'] = int((cohort.subjects.sex == 'unknown').sum())
     return cohort
 
 # %% ../../nbs/00_events.ipynb #520e142d
-def write_delphi(cohort:Cohort, path)->Path:
-    "Write a Delphi `.bin` file (file id = model id - 1); rows keep the order of the file that they came from."
+def write_delphi(cohort: Cohort, path) -> Path:
+    """Write a Delphi `.bin` file (file id = model id - 1); rows keep the order of the file that
+    they came from."""
     subject = cohort.subjects.subject_id.to_numpy()[cohort.person]
-    if ((subject < 0) | (subject >= 2**32)).any(): raise CohortError(f'{path}: found subject ids outside 0..2^32-1; expected ids that fit uint32')
+    if ((subject < 0) | (subject >= 2**32)).any():
+        raise CohortError(
+            f'{path}: found subject ids outside 0..2^32-1; expected ids that fit uint32'
+        )
     rows = np.stack([subject, cohort.age, cohort.token - 1], axis=1).astype('<u4')
     if cohort.source_row is not None and (cohort.source_row >= 0).all():
-        first = np.full(len(cohort), np.iinfo(np.int64).max); np.minimum.at(first, cohort.person, cohort.source_row)
+        first = np.full(len(cohort), np.iinfo(np.int64).max)
+        np.minimum.at(first, cohort.person, cohort.source_row)
         rows = rows[np.lexsort((cohort.source_row, cohort.age, first[cohort.person]))]
     return write_whole(path, rows.tobytes())
 
 # %% ../../nbs/00_events.ipynb #154dbe92
 def _codes_to_ids(vocab, codes, source, unknown):
     "Ids of `codes`; -1 for unknown ones when `unknown` is 'drop'."
-    ids = pd.Series(codes, dtype=object).map(vocab._ids).to_numpy(dtype=float, na_value=-1).astype(np.int64)
+    ids = (
+        pd.Series(codes, dtype=object)
+        .map(vocab._ids)
+        .to_numpy(dtype=float, na_value=-1)
+        .astype(np.int64)
+    )
     bad = np.flatnonzero(ids < 0)
     if len(bad) and unknown == 'error':
         name = codes[bad[0]]
-        near = difflib.get_close_matches(str(name), vocab.names, n=3, cutoff=.4)
-        raise CohortError(f'{source}, row {bad[0]}: unknown code {name!r}; nearest: {near or "none"}; '
-                          f"{len(bad)} such row(s); pass unknown='drop' to leave them out")
+        near = difflib.get_close_matches(str(name), vocab.names, n=3, cutoff=0.4)
+        raise CohortError(
+            f'{source}, row {bad[0]}: unknown code {name!r}; nearest: {near or "none"}; '
+            f"{len(bad)} such row(s); pass unknown='drop' to leave them out"
+        )
     return ids
 
 # %% ../../nbs/00_events.ipynb #9517761e
-def read_frame(events:pd.DataFrame, # subject_id, age (days), code; other columns are ignored
-               subjects:pd.DataFrame=None, # subject_id with any of sex, start, end (days of age)
-               vocab:Vocab=None, # None: all codes seen, sorted by name
-               death='Death', # the code of death; None where deaths are not recorded
-               unknown='error', # codes outside `vocab`: 'error' or 'drop'
-               source='events', # how error messages call the table
-               age_unit=None)->Cohort: # 'days' or 'years'; None: days, unless they can only be years
+def read_frame(
+    events: pd.DataFrame,  # subject_id, age (days), code; other columns are ignored
+    subjects: pd.DataFrame = None,  # subject_id with any of sex, start, end (days of age)
+    vocab: Vocab = None,  # None: all codes seen, sorted by name
+    death='Death',  # the code of death; None where deaths are not recorded
+    unknown='error',  # codes outside `vocab`: 'error' or 'drop'
+    source='events',  # how error messages call the table
+    age_unit=None,
+) -> Cohort:  # 'days' or 'years'; None: days, unless they can only be years
     "A cohort from tables of events and of subjects."
-    if unknown not in ('error', 'drop'): raise ValueError(f"unknown={unknown!r}; expected 'error' or 'drop'")
+    if unknown not in ('error', 'drop'):
+        raise ValueError(f"unknown={unknown!r}; expected 'error' or 'drop'")
     events, subjects = _in_days(events, subjects, age_unit, source)
     age, codes, padded = _ages_and_codes(events, source)
-    if vocab is None: vocab = make_vocab(sorted(set(map(str, codes)) - {death, 'Female', 'Male'}), death=death)
-    ids = _codes_to_ids(vocab, codes, source, unknown); keep = ids >= 0
+    if vocab is None:
+        vocab = make_vocab(sorted(set(map(str, codes)) - {death, 'Female', 'Male'}), death=death)
+    ids = _codes_to_ids(vocab, codes, source, unknown)
+    keep = ids >= 0
     subject = _whole(events.subject_id, 'subject', source)
-    cohort = Cohort.from_rows(vocab, subject[keep], age[keep], ids[keep], subjects, source, row=np.flatnonzero(keep))
+    cohort = Cohort.from_rows(
+        vocab, subject[keep], age[keep], ids[keep], subjects, source, row=np.flatnonzero(keep)
+    )
     if death is not None and len(events) and not cohort.subjects.died.any():
-        raise CohortError(f'{source}: no deaths matched the code {death!r}; pass the code of death, or death=None where deaths are not recorded')
+        raise CohortError(
+            f'{source}: no deaths matched the code {death!r}; pass the code of death, or '
+            'death=None where deaths are not recorded'
+        )
     cohort.report['unknown codes dropped'] = int((~keep).sum())
-    if padded: cohort.report['codes with blanks around them, trimmed'] = padded
+    if padded:
+        cohort.report['codes with blanks around them, trimmed'] = padded
     return cohort
 
 # %% ../../nbs/00_events.ipynb #97f81010
 AGE_UNITS = {None: 1, 'days': 1, 'years': 365.25}
 
+
 def _in_days(events, subjects, unit, source):
-    "Both tables with ages in days; ages that can only be years are refused unless the unit is given."
-    if unit not in AGE_UNITS: raise ValueError(f"age_unit={unit!r}; expected 'days', 'years' or None")
+    """Both tables with ages in days; ages that can only be years are refused unless the unit is
+    given."""
+    if unit not in AGE_UNITS:
+        raise ValueError(f"age_unit={unit!r}; expected 'days', 'years' or None")
     _check_columns(events, ('subject_id', 'age', 'code'), source)
     tables = [(events, ['age'])]
-    if subjects is not None: tables.append((subjects, [c for c in ('start', 'end') if c in subjects]))
-    if unit == 'years': return (_times(*tables[0]), None if subjects is None else _times(*tables[1]))
-    if unit is None: _refuse_small_ages(tables, source)
+    if subjects is not None:
+        tables.append((subjects, [c for c in ('start', 'end') if c in subjects]))
+    if unit == 'years':
+        return (_times(*tables[0]), None if subjects is None else _times(*tables[1]))
+    if unit is None:
+        _refuse_small_ages(tables, source)
     return events, subjects
 
 # %% ../../nbs/00_events.ipynb #e9733a43
 def _times(table, columns):
     "Columns of years as whole days; what is no number stays, to be refused with its row."
+
     def days(column):
         number = pd.to_numeric(column, errors='coerce')
         known = np.isfinite(number)
         whole = pd.Series(days_of_years(number.where(known, 0)), column.index).astype(object)
         return whole.where(known, column.astype(object))
+
     return table.assign(**{c: days(table[c]) for c in columns})
 
 # %% ../../nbs/00_events.ipynb #0fef00d1
 def _refuse_small_ages(tables, source):
-    "Refuse ages that no more than 150 of are ever reached: somebody's years, or the days of infants."
-    ages = pd.concat([pd.to_numeric(t[c], errors='coerce') for t, columns in tables for c in columns])
-    if not 2 < ages.max() <= 150: return
-    raise CohortError(f'{source}: found no age above {ages.max():g}; expected days since birth. Are '
-                      "these years? Then multiply by 365.25, or pass age_unit='years'; for people who "
-                      "are followed for their first 150 days only pass age_unit='days'")
+    """Refuse ages that no more than 150 of are ever reached: somebody's years, or the days of
+    infants."""
+    ages = pd.concat(
+        [pd.to_numeric(t[c], errors='coerce') for t, columns in tables for c in columns]
+    )
+    if not 2 < ages.max() <= 150:
+        return
+    raise CohortError(
+        f'{source}: found no age above {ages.max():g}; expected days since birth. Are '
+        "these years? Then multiply by 365.25, or pass age_unit='years'; for people who "
+        "are followed for their first 150 days only pass age_unit='days'"
+    )
 
 # %% ../../nbs/00_events.ipynb #81d5ab14
-def trimmed(codes)->tuple: # any column -> text or None [n], how many had blanks around them
-    "Codes without the blanks around them; an empty or missing one is None, for the reader to refuse or count."
+def trimmed(codes) -> tuple:  # any column -> text or None [n], how many had blanks around them
+    """Codes without the blanks around them; an empty or missing one is None, for the reader to
+    refuse or count."""
     given = pd.Series(np.asarray(codes, dtype=object))
     text = given.where(given.isna(), given.astype(str))
     bare = text.str.strip() if len(text) else text
@@ -562,97 +879,153 @@ def trimmed(codes)->tuple: # any column -> text or None [n], how many had blanks
     return bare.where(bare.notna() & (bare != ''), None).to_numpy(dtype=object), padded
 
 # %% ../../nbs/00_events.ipynb #63426245
-def _ages_and_codes(events, source): # -> ages, codes, number of codes that were trimmed
+def _ages_and_codes(events, source):  # -> ages, codes, number of codes that were trimmed
     "Columns age and code of a table of events; ages must be whole days, codes must not be empty."
     _check_columns(events, ('subject_id', 'age', 'code'), source)
     age = _whole(events.age, 'age', source, events.subject_id)
     code, padded = trimmed(events.code)
-    _refuse(pd.isna(code), source, events.subject_id.to_numpy(), lambda i: 'found no code', 'a code')
+    _refuse(
+        pd.isna(code), source, events.subject_id.to_numpy(), lambda i: 'found no code', 'a code'
+    )
     return age, code, padded
 
 # %% ../../nbs/00_events.ipynb #2f825535
 @patch
-def write_frame(self:Cohort, folder)->Path:
+def write_frame(self: Cohort, folder) -> Path:
     "Write events.csv, subjects.csv and vocab.csv into `folder`."
     folder = Path(folder)
-    write_whole(folder/'events.csv', self.frame().to_csv(index=False, lineterminator='\n'))
-    write_whole(folder/'subjects.csv', self.subjects.drop(columns='died').to_csv(index=False, lineterminator='\n'))
-    self.vocab.save(folder/'vocab.csv')
+    write_whole(folder / 'events.csv', self.frame().to_csv(index=False, lineterminator='\n'))
+    write_whole(
+        folder / 'subjects.csv',
+        self.subjects.drop(columns='died').to_csv(index=False, lineterminator='\n'),
+    )
+    self.vocab.save(folder / 'vocab.csv')
     return folder
 
 # %% ../../nbs/00_events.ipynb #940b2b48
 def _read_csv(path):
-    "A table as it stands: codes are text, also 250 and NA; an empty cell of another column is missing."
+    """A table as it stands: codes are text, also 250 and NA; an empty cell of another column is
+    missing."""
     columns = pd.read_csv(path, nrows=0).columns
-    return pd.read_csv(path, dtype={'code': str}, keep_default_na=False, na_values={c: [''] for c in columns if c != 'code'})
+    return pd.read_csv(
+        path,
+        dtype={'code': str},
+        keep_default_na=False,
+        na_values={c: [''] for c in columns if c != 'code'},
+    )
 
 # %% ../../nbs/00_events.ipynb #872eaee4
-def load_cohort(path, labels=None, vocab:Vocab=None,
-                age_unit=None # of events.csv: 'days' or 'years'; None: days, unless they can only be years
-                )->Cohort:
-    "A cohort from a Delphi `.bin` file or from a folder with events.csv and, if there, subjects.csv and vocab.csv."
+def load_cohort(
+    path,
+    labels=None,
+    vocab: Vocab = None,
+    age_unit=None,  # of events.csv: 'days' or 'years'; None: days, unless they can only be years
+) -> Cohort:
+    """A cohort from a Delphi `.bin` file or from a folder with events.csv and, if there,
+    subjects.csv and vocab.csv."""
     path = Path(path)
-    if path.suffix == '.bin' and path.exists(): return read_delphi(path, labels)
-    if not (path/'events.csv').exists():
-        raise CohortError(f'{path}: found neither a .bin file nor a folder with events.csv; expected one of them')
-    subjects = _read_csv(path/'subjects.csv') if (path/'subjects.csv').exists() else None
-    if vocab is None and (path/'vocab.csv').exists(): vocab = Vocab.load(path/'vocab.csv')
-    death = vocab.names[vocab.death] if vocab is not None and vocab.death is not None else ('Death' if vocab is None else None)
-    return read_frame(_read_csv(path/'events.csv'), subjects, vocab, death,
-                      source=str(path/'events.csv'), age_unit=age_unit)
+    if path.suffix == '.bin' and path.exists():
+        return read_delphi(path, labels)
+    if not (path / 'events.csv').exists():
+        raise CohortError(
+            f'{path}: found neither a .bin file nor a folder with events.csv; expected one of them'
+        )
+    subjects = _read_csv(path / 'subjects.csv') if (path / 'subjects.csv').exists() else None
+    if vocab is None and (path / 'vocab.csv').exists():
+        vocab = Vocab.load(path / 'vocab.csv')
+    death = (
+        vocab.names[vocab.death]
+        if vocab is not None and vocab.death is not None
+        else ('Death' if vocab is None else None)
+    )
+    return read_frame(
+        _read_csv(path / 'events.csv'),
+        subjects,
+        vocab,
+        death,
+        source=str(path / 'events.csv'),
+        age_unit=age_unit,
+    )
 
 # %% ../../nbs/00_events.ipynb #65b71540
 @patch
-def __getitem__(self:Cohort, which)->Cohort: # int, slice, bool mask or positions
+def __getitem__(self: Cohort, which) -> Cohort:  # int, slice, bool mask or positions
     "The people at positions `which`, with all their events."
     which = np.atleast_1d(np.arange(len(self))[which])
     lengths = self.lengths[which]
     offsets = np.r_[0, np.cumsum(lengths)].astype(np.int64)
     rows = np.repeat(self.offsets[which] - offsets[:-1], lengths) + np.arange(offsets[-1])
     source = None if self.source_row is None else self.source_row[rows]
-    return Cohort(self.vocab, self.token[rows], self.age[rows], offsets, self.subjects.iloc[which].reset_index(drop=True),
-                  dict(self.report), source)
+    return Cohort(
+        self.vocab,
+        self.token[rows],
+        self.age[rows],
+        offsets,
+        self.subjects.iloc[which].reset_index(drop=True),
+        dict(self.report),
+        source,
+    )
 
 # %% ../../nbs/00_events.ipynb #3443147d
-def subject_hash(subject_id, seed=0)->np.ndarray: # float64 in [0, 1)
-    "A number in [0, 1) for each subject id that depends on nothing but the id and `seed` (SplitMix64)."
+def subject_hash(subject_id, seed=0) -> np.ndarray:  # float64 in [0, 1)
+    """A number in [0, 1) for each subject id that depends on nothing but the id and `seed`
+    (SplitMix64)."""
     with np.errstate(over='ignore'):
-        z = np.asarray(subject_id, dtype=np.int64).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15) * np.uint64(seed + 1)
+        z = np.asarray(subject_id, dtype=np.int64).astype(np.uint64) + np.uint64(
+            0x9E3779B97F4A7C15
+        ) * np.uint64(seed + 1)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)) * 2.0**-53
 
 # %% ../../nbs/00_events.ipynb #248a1841
 @patch
-def split(self:Cohort, fractions={'train': .8, 'tuning': .1, 'held_out': .1}, seed=0)->dict:
+def split(self: Cohort, fractions={'train': 0.8, 'tuning': 0.1, 'held_out': 0.1}, seed=0) -> dict:
     "Parts by a hash of the subject: a person is in one part, always the same."
     edges = np.cumsum([0.0, *fractions.values()])
-    if abs(edges[-1] - 1) > 1e-9: raise ValueError(f'fractions {fractions} sum to {edges[-1]}; expected 1')
+    if abs(edges[-1] - 1) > 1e-9:
+        raise ValueError(f'fractions {fractions} sum to {edges[-1]}; expected 1')
     part = np.searchsorted(edges[1:-1], subject_hash(self.subjects.subject_id, seed), side='right')
     return {name: self[part == i] for i, name in enumerate(fractions)}
 
 # %% ../../nbs/00_events.ipynb #9447afe8
-def join(cohorts, # same vocabulary
-         shared='error')->Cohort: # a subject in two cohorts: 'error', 'join' (events together) or 'drop' (from all)
+def join(
+    cohorts,  # same vocabulary
+    shared='error',
+) -> Cohort:  # a subject in two cohorts: 'error', 'join' (events together) or 'drop' (from all)
     "One cohort from several; people in more than one are refused, joined or dropped, and counted."
-    if len({c.vocab for c in cohorts}) > 1: raise CohortError('cohorts have different vocabularies; expected one')
-    if shared not in ('error', 'join', 'drop'): raise ValueError(f"shared={shared!r}; expected 'error', 'join' or 'drop'")
+    if len({c.vocab for c in cohorts}) > 1:
+        raise CohortError('cohorts have different vocabularies; expected one')
+    if shared not in ('error', 'join', 'drop'):
+        raise ValueError(f"shared={shared!r}; expected 'error', 'join' or 'drop'")
     table = pd.concat([c.subjects for c in cohorts])
     twice = table.subject_id[table.subject_id.duplicated()].unique()
     if len(twice) and shared == 'error':
-        raise CohortError(f"subject {twice[0]} is in two cohorts ({len(twice)} such subjects); pass shared='join' or shared='drop'")
-    if shared == 'drop': cohorts = [c[~c.subjects.subject_id.isin(twice)] for c in cohorts]
+        raise CohortError(
+            f"subject {twice[0]} is in two cohorts ({len(twice)} such subjects); pass "
+            "shared='join' or shared='drop'"
+        )
+    if shared == 'drop':
+        cohorts = [c[~c.subjects.subject_id.isin(twice)] for c in cohorts]
     return _joined(cohorts, len(twice), shared)
 
 # %% ../../nbs/00_events.ipynb #2df3ec54
 def _joined(cohorts, n_shared, shared):
     "Events of all cohorts together; windows of a shared person span both."
     table = pd.concat([c.subjects for c in cohorts], ignore_index=True)
-    window = table.groupby('subject_id').agg(start=('start', 'min'), end=('end', 'max')).reset_index()
+    window = (
+        table.groupby('subject_id').agg(start=('start', 'min'), end=('end', 'max')).reset_index()
+    )
     sex = table.assign(code=table.sex.cat.codes).groupby('subject_id').code.min()
     window['sex'] = np.array(SEXES)[sex.reindex(window.subject_id).to_numpy()]
     rows = [(c.subjects.subject_id.to_numpy()[c.person], c.age, c.token) for c in cohorts]
-    cohort = Cohort.from_rows(cohorts[0].vocab, *map(np.concatenate, zip(*rows)), window, 'joined cohorts', sex_tokens=False)
+    cohort = Cohort.from_rows(
+        cohorts[0].vocab,
+        *map(np.concatenate, zip(*rows, strict=True)),
+        window,
+        'joined cohorts',
+        sex_tokens=False,
+    )
     cohort.source_row = None
     cohort.report[f'shared people, {shared}'] = n_shared
     return cohort

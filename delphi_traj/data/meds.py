@@ -9,109 +9,181 @@ __all__ = ['DAY', 'FAMILIES', 'SEX_WORDS', 'SEX_CODES', 'SPECIAL', 'START', 'END
            'read_omop', 'cohort_format', 'read_cohort', 'write_cohort', 'convert']
 
 # %% ../../nbs/04_meds.ipynb #7b8feafd
-import difflib, json, os, re, shutil, warnings
+import difflib
+import json
+import os
+import re
+import shutil
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
+
+import meds
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import meds
 from flexible_schema import SchemaValidationError, TableValidationError
 from meds import CodeMetadataSchema, DataSchema, DatasetMetadataSchema, SubjectSplitSchema
 from pandas.api.types import union_categoricals
+
 from .. import __version__
-from .events import (Cohort, CohortError, Vocab, count_bounds, load_cohort,
-                                     make_vocab, read_delphi, read_delphi_labels, trimmed,
-                                     write_delphi, write_whole)
+from delphi_traj.data.events import (
+    Cohort,
+    CohortError,
+    Vocab,
+    count_bounds,
+    load_cohort,
+    make_vocab,
+    read_delphi,
+    read_delphi_labels,
+    trimmed,
+    write_delphi,
+    write_whole,
+)
 
 # %% ../../nbs/04_meds.ipynb #6d3233fd
-DAY = 86_400_000_000 # microseconds
+DAY = 86_400_000_000  # microseconds
 
 # %% ../../nbs/04_meds.ipynb #b07fd336
-def days_of(time)->np.ndarray: # float64, days since 1970-01-01; NaN where there is no time
+def days_of(time) -> np.ndarray:  # float64, days since 1970-01-01; NaN where there is no time
     "Whole days of a pyarrow column of timestamp[us], the time of day cut off."
     missing = time.is_null().to_numpy()
     return np.where(missing, np.nan, time.cast(pa.int64()).fill_null(0).to_numpy() // DAY)
 
 # %% ../../nbs/04_meds.ipynb #bbbe52a7
 def refuse_at(place, bad, what, expected, subject=None, row=None):
-    "Raise `CohortError` at the first True of `bad`: place, row, subject; `what` is called with its position."
+    """Raise `CohortError` at the first True of `bad`: place, row, subject; `what` is called with
+    its position."""
     bad = np.asarray(bad)
-    if not bad.any(): return
+    if not bad.any():
+        return
     i = int(bad.argmax())
     whose = '' if subject is None else f' (subject {list(subject)[i]})'
-    raise CohortError(f'{place}, row {i if row is None else row}{whose}: found {what(i)}; expected {expected}. {int(bad.sum()):,} such row(s)')
+    raise CohortError(
+        f'{place}, row {i if row is None else row}{whose}: found {what(i)}; expected {expected}. '
+        f'{int(bad.sum()):,} such row(s)'
+    )
 
 # %% ../../nbs/04_meds.ipynb #3900079f
-FAMILIES = {'an integer': pa.types.is_integer, 'a floating-point number': pa.types.is_floating,
-            'a time without a time zone': lambda t: pa.types.is_date(t) or pa.types.is_timestamp(t) and t.tz is None,
-            'text': lambda t: _is_text(t.value_type if pa.types.is_dictionary(t) else t),
-            'a list': pa.types.is_list}
+FAMILIES = {
+    'an integer': pa.types.is_integer,
+    'a floating-point number': pa.types.is_floating,
+    'a time without a time zone': lambda t: (
+        pa.types.is_date(t) or pa.types.is_timestamp(t) and t.tz is None
+    ),
+    'text': lambda t: _is_text(t.value_type if pa.types.is_dictionary(t) else t),
+    'a list': pa.types.is_list,
+}
 
 # %% ../../nbs/04_meds.ipynb #bd7bc9e2
-def _is_text(t): return pa.types.is_string(t) or pa.types.is_large_string(t)
+def _is_text(t):
+    return pa.types.is_string(t) or pa.types.is_large_string(t)
 
 # %% ../../nbs/04_meds.ipynb #0b8a5fab
-def _family(kind): # a pyarrow type
+def _family(kind):  # a pyarrow type
     "Name of the family of types among which a cast loses nothing that an age needs."
     return next((name for name, test in FAMILIES.items() if test(kind)), str(kind))
 
 # %% ../../nbs/04_meds.ipynb #eb1bbc74
 def _mistyped(path, found, schema, columns):
-    "Columns of a file whose type is not the schema's; refuses a column that is missing or there twice and, of `columns`, a type of another family."
-    if twice := sorted({n for n in found.names if found.names.count(n) > 1}): raise CohortError(f'{path}: found columns {twice} more than once; expected one of each name')
-    try: schema.validate(found)
-    except SchemaValidationError as error: missing, odd = error.missing_req_cols, error.mistyped_cols or []
-    else: return []
-    if missing: raise CohortError(f'{path}: found columns {found.names}; expected also {missing}')
+    """Columns of a file whose type is not the schema's; refuses a column that is missing or there
+    twice and, of `columns`, a type of another family."""
+    if twice := sorted({n for n in found.names if found.names.count(n) > 1}):
+        raise CohortError(
+            f'{path}: found columns {twice} more than once; expected one of each name'
+        )
+    try:
+        schema.validate(found)
+    except SchemaValidationError as error:
+        missing, odd = error.missing_req_cols, error.mistyped_cols or []
+    else:
+        return []
+    if missing:
+        raise CohortError(f'{path}: found columns {found.names}; expected also {missing}')
     for name, want, got in odd:
         if name in columns and _family(want) != _family(got):
-            raise CohortError(f'{path}: found column {name!r} of type {got}; expected {want}, or another type of {_family(want)}')
+            raise CohortError(
+                f'{path}: found column {name!r} of type {got}; expected {want}, or another type '
+                f'of {_family(want)}'
+            )
     return [f'{name} is {got}' for name, want, got in odd]
 
 # %% ../../nbs/04_meds.ipynb #80851678
 def _open(path):
     "A parquet file; anything else is refused."
-    try: return pq.ParquetFile(path)
+    try:
+        return pq.ParquetFile(path)
     except (pa.ArrowInvalid, OSError) as error:
-        raise CohortError(f'{path}: found no readable parquet file ({str(error).splitlines()[0]}); expected one; is it cut off?') from None
+        raise CohortError(
+            f'{path}: found no readable parquet file ({str(error).splitlines()[0]}); expected '
+            'one; is it cut off?'
+        ) from None
 
 # %% ../../nbs/04_meds.ipynb #dff3333d
 def _microseconds(table):
     "The table with nanosecond columns cut to microseconds."
     for i, f in enumerate(table.schema):
         if pa.types.is_timestamp(f.type) and f.type.unit == 'ns':
-            table = table.set_column(i, f.name, pc.floor_temporal(table[f.name], unit='microsecond').cast(pa.timestamp('us')))
+            table = table.set_column(
+                i,
+                f.name,
+                pc.floor_temporal(table[f.name], unit='microsecond').cast(pa.timestamp('us')),
+            )
     return table
 
 # %% ../../nbs/04_meds.ipynb #6580a47b
-def typed_table(path, schema, columns, casts=None): # `casts`: a set that takes what was not of the schema's type
-    "`columns` of a parquet file in the types of a MEDS schema; raises `CohortError` with file, row and subject."
+def typed_table(
+    path, schema, columns, casts=None
+):  # `casts`: a set that takes what was not of the schema's type
+    """`columns` of a parquet file in the types of a MEDS schema; raises `CohortError` with file,
+    row and subject."""
     file = _open(path)
     odd = _mistyped(path, file.schema_arrow, schema, columns)
-    if casts is not None: casts.update(odd)
+    if casts is not None:
+        casts.update(odd)
     table = _microseconds(file.read(columns=[c for c in columns if c in file.schema_arrow.names]))
     _refuse_nulls(path, table)
-    try: return schema.align(table)
+    try:
+        return schema.align(table)
     except (SchemaValidationError, TableValidationError) as error:
-        raise CohortError(f'{path}: found values that do not fit the types of MEDS ({error.message}); expected {schema.__name__}') from None
+        raise CohortError(
+            f'{path}: found values that do not fit the types of MEDS ({error.message}); expected '
+            f'{schema.__name__}'
+        ) from None
 
 # %% ../../nbs/04_meds.ipynb #31e9903a
 def _refuse_nulls(path, table):
     "Raise `CohortError` at the first row without a subject, code or split."
-    subject = table['subject_id'].to_pylist() if 'subject_id' in table.column_names and any(c.null_count for c in table.columns) else None
+    subject = (
+        table['subject_id'].to_pylist()
+        if 'subject_id' in table.column_names and any(c.null_count for c in table.columns)
+        else None
+    )
     for name in [n for n in ('subject_id', 'code', 'split') if n in table.column_names]:
-        refuse_at(path, table[name].is_null().to_numpy(), lambda i: f'no {name}', 'one in every row', subject)
+        refuse_at(
+            path,
+            table[name].is_null().to_numpy(),
+            lambda i: f'no {name}',
+            'one in every row',
+            subject,
+        )
 
 # %% ../../nbs/04_meds.ipynb #dd28ed30
 def _shard(path, name, casts):
     "Rows of one data file: subject_id, day (NaN: static), code as a category, file, row."
     table = typed_table(path, DataSchema, ['subject_id', 'time', 'code'], casts)
     code = table['code'].dictionary_encode().to_pandas()
-    return pd.DataFrame({'subject_id': table['subject_id'].to_numpy(), 'day': days_of(table['time']), 'code': code,
-                         'file': name, 'row': np.arange(len(table))})
+    return pd.DataFrame(
+        {
+            'subject_id': table['subject_id'].to_numpy(),
+            'day': days_of(table['time']),
+            'code': code,
+            'file': name,
+            'row': np.arange(len(table)),
+        }
+    )
 
 # %% ../../nbs/04_meds.ipynb #46b08a0c
 def _stacked(tables):
@@ -123,57 +195,93 @@ def _stacked(tables):
 
 # %% ../../nbs/04_meds.ipynb #e5a1fe65
 def refuse_row(rows, bad, what, expected):
-    "Raise `CohortError` at the first True of `bad`, with its file, row and subject; `what` is called with its row."
+    """Raise `CohortError` at the first True of `bad`, with its file, row and subject; `what` is
+    called with its row."""
     bad = np.asarray(bad)
-    if not bad.any(): return
+    if not bad.any():
+        return
     r = rows.iloc[int(bad.argmax())]
-    raise CohortError(f'{r.file}, row {r.row} (subject {r.subject_id}): found {what(r)}; expected {expected}. {int(bad.sum()):,} such row(s)')
+    raise CohortError(
+        f'{r.file}, row {r.row} (subject {r.subject_id}): found {what(r)}; expected {expected}. '
+        f'{int(bad.sum()):,} such row(s)'
+    )
 
 # %% ../../nbs/04_meds.ipynb #2be12565
-def _trimmed_codes(rows): # -> categories, number of rows whose code was trimmed
+def _trimmed_codes(rows):  # -> categories, number of rows whose code was trimmed
     "Codes without blanks around them; an empty one is refused with its row."
     names, code = rows.code.cat.categories, rows.code.cat.codes.to_numpy()
     bare, padded = trimmed(names)
-    refuse_row(rows, pd.isna(bare)[code], lambda r: f'the empty code {r.code!r}', 'a code in every row')
-    if not padded: return rows.code, 0
+    refuse_row(
+        rows, pd.isna(bare)[code], lambda r: f'the empty code {r.code!r}', 'a code in every row'
+    )
+    if not padded:
+        return rows.code, 0
     changed = (bare != np.asarray(names, dtype=object))[code]
     return pd.Categorical(bare[code]), int(changed.sum())
 
 # %% ../../nbs/04_meds.ipynb #ded051ce
 def _meds_rows(folder, casts):
     "Rows of all files below `folder`/data."
-    files = sorted((folder/meds.data_subdirectory).glob('**/*.parquet'))
-    if not files: raise CohortError(f'{folder}: found no file data/**/*.parquet; expected a folder in MEDS form')
+    files = sorted((folder / meds.data_subdirectory).glob('**/*.parquet'))
+    if not files:
+        raise CohortError(
+            f'{folder}: found no file data/**/*.parquet; expected a folder in MEDS form'
+        )
     rows = _stacked([_shard(f, str(f.relative_to(folder)), casts) for f in files])
-    if not len(rows): raise CohortError(f'{folder}: found {len(files)} file(s) without rows; expected at least one event')
+    if not len(rows):
+        raise CohortError(
+            f'{folder}: found {len(files)} file(s) without rows; expected at least one event'
+        )
     rows['code'], padded = _trimmed_codes(rows)
     first = rows.drop_duplicates('subject_id').set_index('subject_id').file.cat.codes
     torn = (rows.file.cat.codes != rows.subject_id.map(first)).to_numpy()
-    refuse_row(rows, torn, lambda r: f'a subject who has rows in {rows.file.cat.categories[first[r.subject_id]]} too', 'one file per subject')
+    refuse_row(
+        rows,
+        torn,
+        lambda r: f'a subject who has rows in {rows.file.cat.categories[first[r.subject_id]]} too',
+        'one file per subject',
+    )
     return rows, padded
 
 # %% ../../nbs/04_meds.ipynb #c7d30ab1
-def is_code(code, prefix)->bool:
+def is_code(code, prefix) -> bool:
     "True where `code` is `prefix` or begins with it and '//'."
     return isinstance(prefix, str) and (code == prefix or code.startswith(prefix + '//'))
 
 # %% ../../nbs/04_meds.ipynb #4f2e13f7
-SEX_WORDS = {'female': 'female', 'FEMALE': 'female', 'F': 'female', 'male': 'male', 'MALE': 'male', 'M': 'male'}
-SEX_CODES = {f'{head}{word}': sex for head in ('SEX//', 'GENDER//', 'Gender/') for word, sex in SEX_WORDS.items()}
+SEX_WORDS = {
+    'female': 'female',
+    'FEMALE': 'female',
+    'F': 'female',
+    'male': 'male',
+    'MALE': 'male',
+    'M': 'male',
+}
+SEX_CODES = {
+    f'{head}{word}': sex
+    for head in ('SEX//', 'GENDER//', 'Gender/')
+    for word, sex in SEX_WORDS.items()
+}
 
 # %% ../../nbs/04_meds.ipynb #4936b509
 def _part(code, rules):
     "The part that rows of this code play."
     for part in ('birth', 'death', 'start', 'end'):
-        if is_code(code, rules[part]): return part
-    if code in rules['sex']: return 'sex'
+        if is_code(code, rules[part]):
+            return part
+    if code in rules['sex']:
+        return 'sex'
     return 'event' if rules['keep'] is None or code.startswith(rules['keep']) else 'not kept'
 
 # %% ../../nbs/04_meds.ipynb #1d8228c4
 def _unmatched(rows, what, code, hint, found, source):
-    "The error where no row has the code of birth or death: near names, and codes that behave as it would."
-    near = difflib.get_close_matches(str(code), list(rows.code.cat.categories), n=3, cutoff=.4)
-    return CohortError(f'{source}: no {what}s matched the code {code!r}; nearest: {near or "none"}; {hint}: {found or "none"}; pass {what}=')
+    """The error where no row has the code of birth or death: near names, and codes that behave as
+    it would."""
+    near = difflib.get_close_matches(str(code), list(rows.code.cat.categories), n=3, cutoff=0.4)
+    return CohortError(
+        f'{source}: no {what}s matched the code {code!r}; nearest: {near or "none"}; {hint}: '
+        f'{found or "none"}; pass {what}='
+    )
 
 # %% ../../nbs/04_meds.ipynb #61b92839
 def _at_most_once(rows):
@@ -187,13 +295,25 @@ def _at_most_once(rows):
 def _births(rows, birth, no_birth):
     "Day of birth by subject (NaN where there is none and it may be missing)."
     born = rows[rows.part == 'birth']
-    refuse_row(born, born.day.isna(), lambda r: f'{r.code!r} without a time', 'a time in rows of birth')
+    refuse_row(
+        born, born.day.isna(), lambda r: f'{r.code!r} without a time', 'a time in rows of birth'
+    )
     first = born.groupby('subject_id').day.first()
     other = born.day != born.subject_id.map(first)
-    refuse_row(born, other, lambda r: f'a second day of birth, {_date(r.day)} after {_date(first[r.subject_id])}', 'one birth')
+    refuse_row(
+        born,
+        other,
+        lambda r: f'a second day of birth, {_date(r.day)} after {_date(first[r.subject_id])}',
+        'one birth',
+    )
     found = first.reindex(np.unique(rows.subject_id))
     none = rows.subject_id.map(found).isna() if no_birth == 'error' else [False]
-    refuse_row(rows, none, lambda r: f'no birth ({birth!r}) of this subject', "one birth each, or no_birth='drop'")
+    refuse_row(
+        rows,
+        none,
+        lambda r: f'no birth ({birth!r}) of this subject',
+        "one birth each, or no_birth='drop'",
+    )
     return found
 
 # %% ../../nbs/04_meds.ipynb #f50a9dae
@@ -207,55 +327,93 @@ def _sexes(rows, sex):
     said = rows[rows.part == 'sex']
     value = said.code.astype(object).map(sex)
     first = value.groupby(said.subject_id).first()
-    refuse_row(said, value != said.subject_id.map(first), lambda r: f'{r.code!r} for a person who is {first[r.subject_id]} already', 'one sex')
+    refuse_row(
+        said,
+        value != said.subject_id.map(first),
+        lambda r: f'{r.code!r} for a person who is {first[r.subject_id]} already',
+        'one sex',
+    )
     return first
 
 # %% ../../nbs/04_meds.ipynb #0ac59077
 def _bound(given, part, rows, people, default):
     "Days of a window's `part` ('start' or 'end') by subject; NaN where `given` does not say."
-    if given is None: return pd.Series(np.nan, people)
-    if isinstance(given, str) and given == default: return None
-    if isinstance(given, str) and not re.fullmatch(r'\d{4}-\d\d-\d\d', given): return _bound_by_code(given, part, rows).reindex(people)
-    if isinstance(given, (dict, pd.Series)): return _given_days(pd.Series(given), part, people)
+    if given is None:
+        return pd.Series(np.nan, people)
+    if isinstance(given, str) and given == default:
+        return None
+    if isinstance(given, str) and not re.fullmatch(r'\d{4}-\d\d-\d\d', given):
+        return _bound_by_code(given, part, rows).reindex(people)
+    if isinstance(given, (dict, pd.Series)):
+        return _given_days(pd.Series(given), part, people)
     return pd.Series(_given_days(pd.Series([given], people[:1]), part, people).iloc[0], people)
 
 # %% ../../nbs/04_meds.ipynb #b57aa129
 def _bound_by_code(code, part, rows):
     "First row of the code of start, or last row of that of end, by subject."
-    mine = [c for c in rows.code.cat.categories if is_code(c, code)] # not by part: one code may be both bounds
+    # not by part: one code may be both bounds
+    mine = [c for c in rows.code.cat.categories if is_code(c, code)]
     day = rows[rows.code.isin(mine)].groupby('subject_id').day
     if not len(day):
-        near = difflib.get_close_matches(code, list(rows.code.cat.categories), n=3, cutoff=.4)
-        raise CohortError(f'{part}={code!r}: found no row with this code; nearest: {near or "none"}; '
-                          'expected a code of the data, a date as in 2020-12-31, or a mapping')
+        near = difflib.get_close_matches(code, list(rows.code.cat.categories), n=3, cutoff=0.4)
+        raise CohortError(
+            f'{part}={code!r}: found no row with this code; nearest: {near or "none"}; '
+            'expected a code of the data, a date as in 2020-12-31, or a mapping'
+        )
     return day.min() if part == 'start' else day.max()
 
 # %% ../../nbs/04_meds.ipynb #34040c0a
-def today()->int: # days since 1970-01-01
+def today() -> int:  # days since 1970-01-01
     "The day of reading, after which nothing can have happened yet."
     return int(np.datetime64('today', 'D').astype(np.int64))
 
 # %% ../../nbs/04_meds.ipynb #d9a669b0
 def _given_days(given, part, people):
-    "Days of the dates of a mapping; refuses what is no date, a subject twice, and a mapping that knows nobody."
+    """Days of the dates of a mapping; refuses what is no date, a subject twice, and a mapping that
+    knows nobody."""
     days, place, ids = _day_numbers(given), f'the dates of {part}=', given.index
-    refuse_at(place, days.isna() & given.notna(), lambda i: repr(given.tolist()[i]), 'a date as in 2020-12-31', ids)
-    refuse_at(place, days > today(), lambda i: f'{given.tolist()[i]!r}, still to come', 'dates up to today', ids)
+    refuse_at(
+        place,
+        days.isna() & given.notna(),
+        lambda i: repr(given.tolist()[i]),
+        'a date as in 2020-12-31',
+        ids,
+    )
+    refuse_at(
+        place,
+        days > today(),
+        lambda i: f'{given.tolist()[i]!r}, still to come',
+        'dates up to today',
+        ids,
+    )
     refuse_at(place, ids.duplicated(), lambda i: 'a second date', 'one for each subject', ids)
-    if len(ids) and not ids.isin(people).any(): raise CohortError(f'{place}: found {ids[0]!r} and {len(ids) - 1} more subjects, none of the data; expected subject ids, which are whole numbers')
+    if len(ids) and not ids.isin(people).any():
+        raise CohortError(
+            f'{place}: found {ids[0]!r} and {len(ids) - 1} more subjects, none of the data; '
+            'expected subject ids, which are whole numbers'
+        )
     return days.reindex(people)
 
 # %% ../../nbs/04_meds.ipynb #b009d066
 def _day_numbers(dates):
-    "Days since 1970-01-01 of dates, or of text as in 2001-02-03; NaN for all else: a number, a time zone, another order of day and month."
+    """Days since 1970-01-01 of dates, or of text as in 2001-02-03; NaN for all else: a number, a
+    time zone, another order of day and month."""
     if not (isinstance(dates.dtype, np.dtype) and dates.dtype.kind == 'M'):
-        text = dates.astype(object).astype(str).str.extract(r'^(\d{4}-\d\d-\d\d)(?:[T ][\d:.]*)?$', expand=False)
+        text = (
+            dates.astype(object)
+            .astype(str)
+            .str.extract(r'^(\d{4}-\d\d-\d\d)(?:[T ][\d:.]*)?$', expand=False)
+        )
         dates = pd.to_datetime(text, format='%Y-%m-%d', errors='coerce')
-    return pd.Series(np.where(dates.isna(), np.nan, dates.to_numpy('datetime64[D]').astype(np.int64)), dates.index)
+    return pd.Series(
+        np.where(dates.isna(), np.nan, dates.to_numpy('datetime64[D]').astype(np.int64)),
+        dates.index,
+    )
 
 # %% ../../nbs/04_meds.ipynb #a60e9d63
 def _windows(rows, born, start, end, source, report):
-    "Days on which observation starts and ends, by subject; missing ones by the rule of 00_events, counted."
+    """Days on which observation starts and ends, by subject; missing ones by the rule of 00_events,
+    counted."""
     people, dead = born.index, rows[rows.part == 'death'].subject_id
     after = (rows.day >= rows.subject_id.map(born)) & (rows.part != 'birth')
     seen = rows[after].groupby('subject_id').day
@@ -270,35 +428,66 @@ def _windows(rows, born, start, end, source, report):
 
 # %% ../../nbs/04_meds.ipynb #bd12ed2c
 def _outside(rows, people, mode):
-    "True for events before birth, after death or after the end; with `mode` 'error' the first is refused."
+    """True for events before birth, after death or after the end; with `mode` 'error' the first is
+    refused."""
     born, died, end = (rows.subject_id.map(people[c]) for c in ('birth', 'death', 'end'))
     early, late, over = rows.day < born, rows.day > died, rows.day > end
     if mode == 'error':
         rest = "none there, or outside='drop' to leave such rows out, counted"
-        refuse_row(rows, early, lambda r: f'{r.code!r} {int(people.birth[r.subject_id] - r.day):,} day(s) before birth', rest)
-        refuse_row(rows, late, lambda r: f'{r.code!r} {int(r.day - people.death[r.subject_id]):,} day(s) after death', rest)
-        refuse_row(rows, over, lambda r: f'{r.code!r} {int(r.day - people.end[r.subject_id]):,} day(s) after the end of follow-up', rest)
-    return {'rows before birth dropped': early, 'rows after death dropped': late, 'rows after the end dropped': over}
+        refuse_row(
+            rows,
+            early,
+            lambda r: f'{r.code!r} {int(people.birth[r.subject_id] - r.day):,} day(s) before birth',
+            rest,
+        )
+        refuse_row(
+            rows,
+            late,
+            lambda r: f'{r.code!r} {int(r.day - people.death[r.subject_id]):,} day(s) after death',
+            rest,
+        )
+        refuse_row(
+            rows,
+            over,
+            lambda r: (
+                f'{r.code!r} {int(r.day - people.end[r.subject_id]):,} day(s) after the end of '
+                'follow-up'
+            ),
+            rest,
+        )
+    return {
+        'rows before birth dropped': early,
+        'rows after death dropped': late,
+        'rows after the end dropped': over,
+    }
 
 # %% ../../nbs/04_meds.ipynb #508a3e30
 @dataclass
 class Record:
     "Dated rows and the people to whom they belong, on one calendar."
-    rows:pd.DataFrame # subject_id, day, code (a category), file, row, part
-    people:pd.DataFrame # index subject_id; birth, death, start, end (days since 1970-01-01), sex
-    report:dict # what was read and what was left out
+
+    rows: pd.DataFrame  # subject_id, day, code (a category), file, row, part
+    people: pd.DataFrame  # index subject_id; birth, death, start, end (days since 1970-01-01), sex
+    report: dict  # what was read and what was left out
+
     def leave_out(self, why, bad):
         "Drop rows and count them."
         self.report[why] = self.report.get(why, 0) + int(np.sum(bad))
-        if np.any(bad): self.rows = self.rows[~np.asarray(bad)]
+        if np.any(bad):
+            self.rows = self.rows[~np.asarray(bad)]
 
 # %% ../../nbs/04_meds.ipynb #7df991d5
-def leave_out_future(record, outside): # 'error' or 'drop'
-    "Refuse, or leave out and count, rows dated after the day of reading: 2037 or 2099 stand for an unknown date."
+def leave_out_future(record, outside):  # 'error' or 'drop'
+    """Refuse, or leave out and count, rows dated after the day of reading: 2037 or 2099 stand for
+    an unknown date."""
     late = record.rows.day > today()
     if outside == 'error':
-        refuse_row(record.rows, late, lambda r: f'{r.code!r} on {_date(r.day)}, which is still to come',
-                   "dates up to today, or outside='drop' to leave such rows out, counted")
+        refuse_row(
+            record.rows,
+            late,
+            lambda r: f'{r.code!r} on {_date(r.day)}, which is still to come',
+            "dates up to today, or outside='drop' to leave such rows out, counted",
+        )
     record.leave_out('rows dated after today dropped', late)
 
 # %% ../../nbs/04_meds.ipynb #8a5203f3
@@ -306,14 +495,17 @@ def _within(record, outside):
     "Leave out rows and people outside the windows; a death inside ends its window."
     record.leave_out('rows without a time left out', record.rows.day.isna())
     for why, bad in _outside(record.rows, record.people, outside).items():
-        record.leave_out(why, bad[record.rows.index]) # each row once, under the first reason
+        record.leave_out(why, bad[record.rows.index])  # each row once, under the first reason
     people = record.people
     people['death'] = _deaths(record.rows).reindex(people.index)
     record.report['ends moved to death'] = int((people.end > people.death).sum())
     people['end'] = np.fmin(people.end, people.death)
     never = people.start > people.end
-    record.report['people never under observation dropped'] = int(never.sum()) if outside == 'drop' else 0
-    if outside == 'drop': _drop_people(record, never, 'rows of people never under observation dropped')
+    record.report['people never under observation dropped'] = (
+        int(never.sum()) if outside == 'drop' else 0
+    )
+    if outside == 'drop':
+        _drop_people(record, never, 'rows of people never under observation dropped')
 
 # %% ../../nbs/04_meds.ipynb #9af75c60
 def _drop_people(record, bad, why):
@@ -331,22 +523,48 @@ def _table_of(people):
 def _names(record, vocab, translate):
     "Name of each code of the rows; rows whose translation is None are left out."
     used = record.rows[['code', 'part']].drop_duplicates()
-    get = translate if callable(translate) else translate.get if translate is not None else lambda c: c
+    get = (
+        translate
+        if callable(translate)
+        else translate.get
+        if translate is not None
+        else lambda c: c
+    )
     death = vocab.names[vocab.death] if vocab is not None and vocab.death is not None else 'Death'
-    named = {code: death if part == 'death' else get(code) for code, part in zip(used.code, used.part)}
-    named = {code: None if name != name else name for code, name in named.items()} # NaN, an empty cell of somebody's table of codes
-    mistaken = (record.rows.part == 'event') & record.rows.code.isin({c for c, n in named.items() if n == death})
-    refuse_row(record.rows, mistaken, lambda r: f'the event {r.code!r} by the name of death, {death!r}', 'rows of death by their own code, or None from `codes`')
-    record.leave_out('rows without a translation dropped', record.rows.code.isin({c for c, n in named.items() if n is None}))
+    named = {
+        code: death if part == 'death' else get(code)
+        for code, part in zip(used.code, used.part, strict=True)
+    }
+    # NaN, an empty cell of somebody's table of codes
+    named = {code: None if name != name else name for code, name in named.items()}
+    mistaken = (record.rows.part == 'event') & record.rows.code.isin(
+        {c for c, n in named.items() if n == death}
+    )
+    refuse_row(
+        record.rows,
+        mistaken,
+        lambda r: f'the event {r.code!r} by the name of death, {death!r}',
+        'rows of death by their own code, or None from `codes`',
+    )
+    record.leave_out(
+        'rows without a translation dropped',
+        record.rows.code.isin({c for c, n in named.items() if n is None}),
+    )
     return {code: str(name) for code, name in named.items() if name is not None}
 
 # %% ../../nbs/04_meds.ipynb #2bfa6cd2
 def _leave_out_unknown(record, names, vocab, unknown):
     "Refuse or drop codes whose name is not in the vocabulary."
     strange = record.rows.code.isin({c for c, n in names.items() if n not in vocab._ids})
-    near = lambda name: difflib.get_close_matches(name, vocab.names, n=3, cutoff=.4) or 'none'
-    found = lambda r: f'the unknown code {names[r.code]!r} (nearest: {near(names[r.code])})'
-    if unknown == 'error': refuse_row(record.rows, strange, found, "names of the vocabulary, or unknown='drop'")
+
+    def near(name):
+        return difflib.get_close_matches(name, vocab.names, n=3, cutoff=0.4) or 'none'
+
+    def found(r):
+        return f'the unknown code {names[r.code]!r} (nearest: {near(names[r.code])})'
+
+    if unknown == 'error':
+        refuse_row(record.rows, strange, found, "names of the vocabulary, or unknown='drop'")
     record.leave_out('rows with unknown codes dropped', strange)
 
 # %% ../../nbs/04_meds.ipynb #74f9b4ff
@@ -356,142 +574,246 @@ SPECIAL = {'Padding', 'No event', 'Female', 'Male', 'Death'}
 def _seen_vocab(record, names, death, first_occurrence):
     "A vocabulary of the names of all rows, sorted."
     seen = {names[c] for c in record.rows.code.unique()} - SPECIAL
-    return make_vocab(sorted(seen), death='Death' if death else None, first_occurrence=first_occurrence)
+    return make_vocab(
+        sorted(seen), death='Death' if death else None, first_occurrence=first_occurrence
+    )
 
 # %% ../../nbs/04_meds.ipynb #1d0ff6da
-def cohort_of(record, vocab, translate, unknown, outside, first_occurrence, death, sex_tokens, source)->Cohort:
+def cohort_of(
+    record, vocab, translate, unknown, outside, first_occurrence, death, sex_tokens, source
+) -> Cohort:
     "The cohort of a `Record`; its report accounts for every row that was read."
     names = _names(record, vocab, translate)
-    if vocab is not None: _leave_out_unknown(record, names, vocab, unknown)
+    if vocab is not None:
+        _leave_out_unknown(record, names, vocab, unknown)
     _within(record, outside)
-    if not len(record.people): raise CohortError(f'{source}: nobody is left; what was left out: {record.report}')
-    if vocab is None: vocab = _seen_vocab(record, names, death, first_occurrence)
-    cohort = Cohort.from_rows(vocab, *_events(record, names, vocab), _table_of(record.people), source, sex_tokens, record.rows.index.to_numpy())
+    if not len(record.people):
+        raise CohortError(f'{source}: nobody is left; what was left out: {record.report}')
+    if vocab is None:
+        vocab = _seen_vocab(record, names, death, first_occurrence)
+    cohort = Cohort.from_rows(
+        vocab,
+        *_events(record, names, vocab),
+        _table_of(record.people),
+        source,
+        sex_tokens,
+        record.rows.index.to_numpy(),
+    )
     return _with_report(cohort, record.report)
 
 # %% ../../nbs/04_meds.ipynb #6785c9ce
 def _events(record, names, vocab):
     "Subject, age and model id of the rows."
     rows = record.rows
-    age, ids = rows.day - rows.subject_id.map(record.people.birth), {c: vocab._ids[names[c]] for c in rows.code.unique()}
-    return rows.subject_id.to_numpy(), age.to_numpy(np.int64), rows.code.astype(object).map(ids).to_numpy(np.int64)
+    age = rows.day - rows.subject_id.map(record.people.birth)
+    ids = {c: vocab._ids[names[c]] for c in rows.code.unique()}
+    return (
+        rows.subject_id.to_numpy(),
+        age.to_numpy(np.int64),
+        rows.code.astype(object).map(ids).to_numpy(np.int64),
+    )
 
 # %% ../../nbs/04_meds.ipynb #f4cb00e5
 def _with_report(cohort, report):
-    "The cohort with the report of its reader; rows of several files have no one order, so none is kept."
+    """The cohort with the report of its reader; rows of several files have no one order, so none is
+    kept."""
     added = {k: cohort.report[k] for k in ('repeated codes dropped', 'sex tokens added')}
-    cohort.report = report | added | {'people of unknown sex': int((cohort.subjects.sex == 'unknown').sum())}
+    cohort.report = (
+        report | added | {'people of unknown sex': int((cohort.subjects.sex == 'unknown').sum())}
+    )
     cohort.source_row = None
     return cohort
 
 # %% ../../nbs/04_meds.ipynb #e2bf4a97
-def rows_accounted_for(cohort)->int:
+def rows_accounted_for(cohort) -> int:
     "Rows that became events, were dropped or were used up, by the report; must equal 'rows read'."
     r = cohort.report
-    gone = sum(n for why, n in r.items() if why.startswith(('rows ', 'repeated')) and why != 'rows read')
+    gone = sum(
+        n for why, n in r.items() if why.startswith(('rows ', 'repeated')) and why != 'rows read'
+    )
     return gone + len(cohort.token) - r['sex tokens added']
 
 # %% ../../nbs/04_meds.ipynb #b13028ce
 def _declared(folder):
-    "What `write_meds` declared of this folder; empty for folders of others. Refuses metadata that are not MEDS."
-    path = folder/meds.dataset_metadata_filepath
-    if not path.exists(): return {}
-    try: said = json.loads(path.read_text(encoding='utf8')); DatasetMetadataSchema.validate(said)
+    """What `write_meds` declared of this folder; empty for folders of others. Refuses metadata that
+    are not MEDS."""
+    path = folder / meds.dataset_metadata_filepath
+    if not path.exists():
+        return {}
+    try:
+        said = json.loads(path.read_text(encoding='utf8'))
+        DatasetMetadataSchema.validate(said)
     except (ValueError, TypeError, SchemaValidationError, TableValidationError) as error:
-        raise CohortError(f'{path}: {str(error.__cause__ or error).splitlines()[0]}; expected the dataset metadata of MEDS') from None
+        raise CohortError(
+            f'{path}: {str(error.__cause__ or error).splitlines()[0]}; expected the dataset '
+            'metadata of MEDS'
+        ) from None
     return said.get('delphi_traj', {})
 
 # %% ../../nbs/04_meds.ipynb #58437cdd
 def _declared_vocab(folder, declared):
-    "Vocabulary and names of codes that `write_meds` left in codes.parquet; None, None for folders of others."
-    path = folder/meds.code_metadata_filepath
-    if not declared or not path.exists(): return None, None
-    table = typed_table(path, CodeMetadataSchema, ['code', 'description', 'model_id', 'kind']).to_pandas()
-    if not {'model_id', 'kind'} <= set(table): return None, None # somebody else's list of codes
+    """Vocabulary and names of codes that `write_meds` left in codes.parquet; None, None for folders
+    of others."""
+    path = folder / meds.code_metadata_filepath
+    if not declared or not path.exists():
+        return None, None
+    table = typed_table(
+        path, CodeMetadataSchema, ['code', 'description', 'model_id', 'kind']
+    ).to_pandas()
+    if not {'model_id', 'kind'} <= set(table):
+        return None, None  # somebody else's list of codes
     table = table[table.model_id.notna()].sort_values('model_id')
-    return Vocab(table.description, table.kind, declared['first_occurrence']), dict(zip(table.code, table.description))
+    return Vocab(table.description, table.kind, declared['first_occurrence']), dict(
+        zip(table.code, table.description, strict=True)
+    )
 
 # %% ../../nbs/04_meds.ipynb #a0c9be18
-def declared_splits(folder)->pd.Series: # index subject_id; empty where a folder declares none
+def declared_splits(folder) -> pd.Series:  # index subject_id; empty where a folder declares none
     "Split of each subject of a folder in MEDS form, by metadata/subject_splits.parquet."
-    path = Path(folder)/meds.subject_splits_filepath
-    if not path.exists(): return pd.Series(dtype=object)
+    path = Path(folder) / meds.subject_splits_filepath
+    if not path.exists():
+        return pd.Series(dtype=object)
     table = typed_table(path, SubjectSplitSchema, ['subject_id', 'split']).to_pandas()
     first = table.drop_duplicates('subject_id').set_index('subject_id').split
     other = table.split != table.subject_id.map(first)
-    refuse_at(path, other, lambda i: f'split {table.split[i]!r} after {first[table.subject_id[i]]!r}', 'one split per subject', table.subject_id)
+    refuse_at(
+        path,
+        other,
+        lambda i: f'split {table.split[i]!r} after {first[table.subject_id[i]]!r}',
+        'one split per subject',
+        table.subject_id,
+    )
     return first
 
 # %% ../../nbs/04_meds.ipynb #a1e82b31
 def _splits(folder, rows):
     "Split of each subject: as declared, else the folder below data/."
-    if (folder/meds.subject_splits_filepath).exists(): return declared_splits(folder)
-    return rows.groupby('subject_id').file.first().astype(str).map(lambda f: '/'.join(Path(f).parts[1:-1]))
+    if (folder / meds.subject_splits_filepath).exists():
+        return declared_splits(folder)
+    return (
+        rows.groupby('subject_id')
+        .file.first()
+        .astype(str)
+        .map(lambda f: '/'.join(Path(f).parts[1:-1]))
+    )
 
 # %% ../../nbs/04_meds.ipynb #44d19640
 def _only_split(record, split, folder):
     "Leave out subjects of other splits."
     of = _splits(folder, record.rows)
-    if split not in set(of): raise CohortError(f'{folder}: found splits {sorted(set(of))}; expected {split!r} among them')
-    record.leave_out('rows of other splits left out', (record.rows.subject_id.map(of) != split).to_numpy())
+    if split not in set(of):
+        raise CohortError(
+            f'{folder}: found splits {sorted(set(of))}; expected {split!r} among them'
+        )
+    record.leave_out(
+        'rows of other splits left out', (record.rows.subject_id.map(of) != split).to_numpy()
+    )
 
 # %% ../../nbs/04_meds.ipynb #7f7e95fe
 def _play_parts(record, rules):
     "Give each row its part; leave out codes that are not kept."
     categories = record.rows.code.cat.categories
-    part = pd.Categorical([_part(c, rules) for c in categories], ['birth', 'death', 'start', 'end', 'sex', 'event', 'not kept'])
+    part = pd.Categorical(
+        [_part(c, rules) for c in categories],
+        ['birth', 'death', 'start', 'end', 'sex', 'event', 'not kept'],
+    )
     record.rows['part'] = part[record.rows.code.cat.codes]
 
 # %% ../../nbs/04_meds.ipynb #a7549b1c
 def _known_codes(rows, birth, death, folder, vocab):
-    "Refuse a code of birth or death that stands nowhere: without deaths everybody would be immortal."
+    """Refuse a code of birth or death that stands nowhere: without deaths everybody would be
+    immortal."""
     once, n = _at_most_once(rows), rows.subject_id.nunique()
     if not (rows.part == 'birth').any():
-        raise _unmatched(rows, 'birth', birth, 'codes that everybody has once', list(once.index[once == n][:5]), folder)
-    if (rows.part == 'death').any() or death is None or _listed(folder, death) or (vocab is not None and vocab.death is None): return
-    error = _unmatched(rows, 'death', death, 'codes that nobody has twice', list(once.index[once < n][:5]), folder)
+        raise _unmatched(
+            rows,
+            'birth',
+            birth,
+            'codes that everybody has once',
+            list(once.index[once == n][:5]),
+            folder,
+        )
+    if (
+        (rows.part == 'death').any()
+        or death is None
+        or _listed(folder, death)
+        or (vocab is not None and vocab.death is None)
+    ):
+        return
+    error = _unmatched(
+        rows, 'death', death, 'codes that nobody has twice', list(once.index[once < n][:5]), folder
+    )
     raise CohortError(f'{error}, or death=None where deaths are not recorded')
 
 # %% ../../nbs/04_meds.ipynb #0064ebc9
-def _listed(folder, code)->bool:
+def _listed(folder, code) -> bool:
     "True where codes.parquet lists a code, whether it occurs or not."
-    path = folder/meds.code_metadata_filepath
-    return path.exists() and any(is_code(c, code) for c in typed_table(path, CodeMetadataSchema, ['code'])['code'].to_pylist())
+    path = folder / meds.code_metadata_filepath
+    return path.exists() and any(
+        is_code(c, code)
+        for c in typed_table(path, CodeMetadataSchema, ['code'])['code'].to_pylist()
+    )
 
 # %% ../../nbs/04_meds.ipynb #6c8e3190
-def read_meds(folder, # holds data/**/*.parquet, and metadata/ if there is any
-              vocab:Vocab=None, # None: that of a folder by `write_meds`, else all names seen, sorted
-              *, birth=meds.birth_code, death=meds.death_code, # codes or prefixes before '//'; death=None: not recorded
-              start=None, end=None, # a code, a date, a mapping from subject to date; 'birth', 'last'; None: as declared, else first and last row
-              sex=None, # mapping from code to 'female' or 'male'; None: `SEX_CODES`
-              codes=None, # function or mapping from code to name; None as a name leaves it out
-              keep=None, # events have codes that start with one of these; None: all
-              split=None, # 'train', 'tuning', 'held_out', ...; None: everybody
-              unknown='error', outside='error', no_birth='error', # or 'drop', counted
-              first_occurrence=True)->Cohort: # of a vocabulary that is made here
-    "Read a folder in MEDS form; raises `CohortError` with file, row and subject; `report` accounts for every row."
+def read_meds(
+    folder,  # holds data/**/*.parquet, and metadata/ if there is any
+    vocab: Vocab = None,  # None: that of a folder by `write_meds`, else all names seen, sorted
+    *,
+    birth=meds.birth_code,
+    death=meds.death_code,  # codes or prefixes before '//'; death=None: not recorded
+    start=None,
+    end=None,  # a code, date, dict of subjects, 'birth', 'last'; None: as declared, else first, last row
+    sex=None,  # mapping from code to 'female' or 'male'; None: `SEX_CODES`
+    codes=None,  # function or mapping from code to name; None as a name leaves it out
+    keep=None,  # events have codes that start with one of these; None: all
+    split=None,  # 'train', 'tuning', 'held_out', ...; None: everybody
+    unknown='error',
+    outside='error',
+    no_birth='error',  # or 'drop', counted
+    first_occurrence=True,
+) -> Cohort:  # of a vocabulary that is made here
+    """Read a folder in MEDS form; raises `CohortError` with file, row and subject; `report`
+    accounts for every row."""
     _check_modes(unknown=unknown, outside=outside, no_birth=no_birth)
     folder, declared = Path(folder), _declared(Path(folder))
     known, named = _declared_vocab(folder, declared)
-    rules = _rules(birth, death, declared.get('start') if start is None else start, declared.get('end') if end is None else end, sex, keep)
+    rules = _rules(
+        birth,
+        death,
+        declared.get('start') if start is None else start,
+        declared.get('end') if end is None else end,
+        sex,
+        keep,
+    )
     vocab = vocab if vocab is not None else known if codes is None else None
     record = _read_record(folder, rules, vocab, split)
-    if 'made_up_birth_date' not in declared: leave_out_future(record, outside)
+    if 'made_up_birth_date' not in declared:
+        leave_out_future(record, outside)
     _gather(record, rules, no_birth, str(folder))
     translate, sex_tokens = named if codes is None else codes, vocab is None or vocab != known
-    return cohort_of(record, vocab, translate, unknown, outside, first_occurrence, death, sex_tokens, str(folder))
+    return cohort_of(
+        record, vocab, translate, unknown, outside, first_occurrence, death, sex_tokens, str(folder)
+    )
 
 # %% ../../nbs/04_meds.ipynb #6ae80c4a
 def _check_modes(**modes):
     "Refuse anything but 'error' and 'drop'."
     for name, mode in modes.items():
-        if mode not in ('error', 'drop'): raise ValueError(f"{name}={mode!r}; expected 'error' or 'drop'")
+        if mode not in ('error', 'drop'):
+            raise ValueError(f"{name}={mode!r}; expected 'error' or 'drop'")
 
 # %% ../../nbs/04_meds.ipynb #5e85c76c
 def _rules(birth, death, start, end, sex, keep):
     "What `_part` needs to know."
     keep = keep if keep is None else tuple(np.atleast_1d(keep))
-    return dict(birth=birth, death=death, start=start, end=end, sex=SEX_CODES if sex is None else sex, keep=keep)
+    return dict(
+        birth=birth,
+        death=death,
+        start=start,
+        end=end,
+        sex=SEX_CODES if sex is None else sex,
+        keep=keep,
+    )
 
 # %% ../../nbs/04_meds.ipynb #c46e11fe
 def _read_record(folder, rules, vocab, split):
@@ -499,30 +821,48 @@ def _read_record(folder, rules, vocab, split):
     casts = set()
     rows, padded = _meds_rows(folder, casts)
     record = Record(rows, None, {'rows read': len(rows), 'columns of other types': sorted(casts)})
-    if padded: record.report['codes with blanks around them, trimmed'] = padded
+    if padded:
+        record.report['codes with blanks around them, trimmed'] = padded
     _play_parts(record, rules)
     _known_codes(record.rows, rules['birth'], rules['death'], folder, vocab)
-    if split is not None: _only_split(record, split, folder)
+    if split is not None:
+        _only_split(record, split, folder)
     return record
 
 # %% ../../nbs/04_meds.ipynb #aed7d7ec
 def _gather(record, rules, no_birth, source):
-    "Fill in `people` from rows of birth, death, sex and window; then leave out all rows that are no events."
+    """Fill in `people` from rows of birth, death, sex and window; then leave out all rows that are
+    no events."""
     born = _births(record.rows, rules['birth'], no_birth)
     record.report['people without a birth dropped'] = int(born.isna().sum())
     born = born.dropna()
-    record.leave_out('rows of people without a birth dropped', ~record.rows.subject_id.isin(born.index))
+    record.leave_out(
+        'rows of people without a birth dropped', ~record.rows.subject_id.isin(born.index)
+    )
     rows = record.rows
     start, end = _windows(rows, born, rules['start'], rules['end'], source, record.report)
-    record.people = pd.DataFrame({'birth': born, 'death': _deaths(rows), 'start': start, 'end': end, 'sex': _sexes(rows, rules['sex'])}, index=born.index)
-    record.leave_out('rows of birth, sex and window used', rows.part.isin(['birth', 'start', 'end', 'sex']))
+    record.people = pd.DataFrame(
+        {
+            'birth': born,
+            'death': _deaths(rows),
+            'start': start,
+            'end': end,
+            'sex': _sexes(rows, rules['sex']),
+        },
+        index=born.index,
+    )
+    record.leave_out(
+        'rows of birth, sex and window used', rows.part.isin(['birth', 'start', 'end', 'sex'])
+    )
     record.leave_out('rows not kept', record.rows.part == 'not kept')
 
 # %% ../../nbs/04_meds.ipynb #6c51c8ff
 def _deaths(rows):
     "Day of the first death row by subject."
     dead = rows[rows.part == 'death']
-    refuse_row(dead, dead.day.isna(), lambda r: f'{r.code!r} without a time', 'a time in rows of death')
+    refuse_row(
+        dead, dead.day.isna(), lambda r: f'{r.code!r} without a time', 'a time in rows of death'
+    )
     return dead.groupby('subject_id').day.min()
 
 # %% ../../nbs/04_meds.ipynb #cc1435b9
@@ -532,72 +872,137 @@ RESERVED = (meds.birth_code, meds.death_code, START, END, 'SEX')
 # %% ../../nbs/04_meds.ipynb #34162fea
 def _codes_of(vocab):
     "Code of each name: the name, and MEDS's code for death."
-    ours = lambda n: n in SEX_CODES or any(is_code(n, r) for r in RESERVED)
-    taken = [n for n, k in zip(vocab.names, vocab.kinds) if k != 'death' and ours(n)]
-    if taken: raise CohortError(f'found names {taken[:3]}, which mean something else in MEDS; expected none of {RESERVED}, alone or before //, and no code of sex')
-    return np.array([meds.death_code if k == 'death' else n for n, k in zip(vocab.names, vocab.kinds)], dtype=object)
+
+    def ours(n):
+        return n in SEX_CODES or any(is_code(n, r) for r in RESERVED)
+
+    taken = [n for n, k in zip(vocab.names, vocab.kinds, strict=True) if k != 'death' and ours(n)]
+    if taken:
+        raise CohortError(
+            f'found names {taken[:3]}, which mean something else in MEDS; expected none of '
+            f'{RESERVED}, alone or before //, and no code of sex'
+        )
+    return np.array(
+        [
+            meds.death_code if k == 'death' else n
+            for n, k in zip(vocab.names, vocab.kinds, strict=True)
+        ],
+        dtype=object,
+    )
 
 # %% ../../nbs/04_meds.ipynb #f340f547
-def meds_table(cohort, # people with ages
-               birth_date='1900-01-01')->pa.Table: # made up; the day on which everybody is born
-    "Rows of a cohort in the schema of MEDS: by subject and time; static first, birth, start, events, end, death last."
-    person, age, rank, code = map(np.concatenate, zip(*_blocks(cohort)))
+def meds_table(
+    cohort,  # people with ages
+    birth_date='1900-01-01',
+) -> pa.Table:  # made up; the day on which everybody is born
+    """Rows of a cohort in the schema of MEDS: by subject and time; static first, birth, start,
+    events, end, death last."""
+    person, age, rank, code = map(np.concatenate, zip(*_blocks(cohort), strict=True))
     order = np.lexsort((np.arange(len(person)), rank, age, person))
     subject = cohort.subjects.subject_id.to_numpy()[person[order]]
-    return _as_table(subject, age[order].astype(np.int64), code[order], np.datetime64(birth_date, 'D').astype(np.int64))
+    return _as_table(
+        subject,
+        age[order].astype(np.int64),
+        code[order],
+        np.datetime64(birth_date, 'D').astype(np.int64),
+    )
 
 # %% ../../nbs/04_meds.ipynb #077bd7c4
 def _blocks(cohort):
     "(person, age, rank within a day, code) of static sex (age -1), birth, start, events and end."
     s, v, everyone = cohort.subjects, cohort.vocab, np.arange(len(cohort))
-    whole = lambda age, rank, code: (everyone, age, np.full(len(s), rank), np.full(len(s), code, dtype=object))
+
+    def whole(age, rank, code):
+        return (everyone, age, np.full(len(s), rank), np.full(len(s), code, dtype=object))
+
     sexed = np.flatnonzero(s.sex != 'unknown')
-    yield sexed, sexed * 0 - 1, sexed * 0, np.array(['SEX//' + x for x in s.sex.iloc[sexed]], dtype=object)
+    yield (
+        sexed,
+        sexed * 0 - 1,
+        sexed * 0,
+        np.array(['SEX//' + x for x in s.sex.iloc[sexed]], dtype=object),
+    )
     yield whole(everyone * 0, 1, meds.birth_code)
     yield whole(s.start, 2, START)
-    yield cohort.person, cohort.age, np.where(v.of_kind('death')[cohort.token], 5, 3), _codes_of(v)[cohort.token]
+    yield (
+        cohort.person,
+        cohort.age,
+        np.where(v.of_kind('death')[cohort.token], 5, 3),
+        _codes_of(v)[cohort.token],
+    )
     yield whole(s.end, 4, END)
 
 # %% ../../nbs/04_meds.ipynb #3fe98380
 def _as_table(subject, age, code, born):
     "A pyarrow table in the schema of MEDS; age -1 is static, without a time."
     time = pa.array((age + born) * DAY, pa.int64(), mask=age < 0).cast(pa.timestamp('us'))
-    table = pa.table({'subject_id': pa.array(subject, pa.int64()), 'time': time, 'code': pa.array(code, pa.string()),
-                      'numeric_value': pa.nulls(len(code), pa.float32())})
+    table = pa.table(
+        {
+            'subject_id': pa.array(subject, pa.int64()),
+            'time': time,
+            'code': pa.array(code, pa.string()),
+            'numeric_value': pa.nulls(len(code), pa.float32()),
+        }
+    )
     DataSchema.validate(table)
     return table
 
 # %% ../../nbs/04_meds.ipynb #04228671
-MORE_CODES = {meds.birth_code: 'Birth, on a made-up date', START: 'Observation starts', END: 'Observation ends',
-              'SEX//female': 'Sex', 'SEX//male': 'Sex'}
+MORE_CODES = {
+    meds.birth_code: 'Birth, on a made-up date',
+    START: 'Observation starts',
+    END: 'Observation ends',
+    'SEX//female': 'Sex',
+    'SEX//male': 'Sex',
+}
 
 # %% ../../nbs/04_meds.ipynb #46197cd2
 def _code_table(vocab):
     "metadata/codes.parquet: all names of the vocabulary, then the codes that are no names."
     codes, n, m = [*_codes_of(vocab), *MORE_CODES], len(vocab), len(MORE_CODES)
-    table = pa.table({'code': pa.array(codes, pa.string()), 'description': pa.array([*vocab.names, *MORE_CODES.values()], pa.string()),
-                      'parent_codes': pa.nulls(n + m, pa.list_(pa.string())), 'model_id': pa.array([*range(n), *[None] * m], pa.int32()),
-                      'kind': pa.array([*vocab.kinds, *[None] * m], pa.string())})
+    table = pa.table(
+        {
+            'code': pa.array(codes, pa.string()),
+            'description': pa.array([*vocab.names, *MORE_CODES.values()], pa.string()),
+            'parent_codes': pa.nulls(n + m, pa.list_(pa.string())),
+            'model_id': pa.array([*range(n), *[None] * m], pa.int32()),
+            'kind': pa.array([*vocab.kinds, *[None] * m], pa.string()),
+        }
+    )
     CodeMetadataSchema.validate(table)
     return table
 
 # %% ../../nbs/04_meds.ipynb #b773e256
 def _dataset(vocab, name, birth_date):
     "metadata/dataset.json as text."
-    said = {'dataset_name': name, 'etl_name': 'delphi_traj', 'etl_version': __version__, 'meds_version': '0.4.1',
-            'delphi_traj': {'made_up_birth_date': str(np.datetime64(birth_date, 'D')), 'start': START, 'end': END,
-                            'first_occurrence': vocab.first_occurrence}}
+    said = {
+        'dataset_name': name,
+        'etl_name': 'delphi_traj',
+        'etl_version': __version__,
+        'meds_version': '0.4.1',
+        'delphi_traj': {
+            'made_up_birth_date': str(np.datetime64(birth_date, 'D')),
+            'start': START,
+            'end': END,
+            'first_occurrence': vocab.first_occurrence,
+        },
+    }
     DatasetMetadataSchema.validate(said)
     return json.dumps(said, indent=1) + '\n'
 
 # %% ../../nbs/04_meds.ipynb #b0747866
 def _parts(cohort, splits):
     "The cohort of each split; '' where there are none."
-    if splits is None: return {'': cohort}
+    if splits is None:
+        return {'': cohort}
     bad = [s for s in splits if not s or Path(s).name != s]
-    if bad: raise CohortError(f'splits {bad}; expected names that can be folders')
-    if all(np.isscalar(v) for v in splits.values()): return cohort.split(splits)
-    home = pd.concat([pd.Series(s, np.asarray(list(ids), dtype=np.int64)) for s, ids in splits.items()])
+    if bad:
+        raise CohortError(f'splits {bad}; expected names that can be folders')
+    if all(np.isscalar(v) for v in splits.values()):
+        return cohort.split(splits)
+    home = pd.concat(
+        [pd.Series(s, np.asarray(list(ids), dtype=np.int64)) for s, ids in splits.items()]
+    )
     ids = cohort.subjects.subject_id
     _refuse_subjects(home.index[home.index.duplicated()], 'is in two splits')
     _refuse_subjects(ids[~ids.isin(home.index)], 'is in no split')
@@ -607,43 +1012,67 @@ def _parts(cohort, splits):
 # %% ../../nbs/04_meds.ipynb #7389d659
 def _refuse_subjects(ids, what):
     "Raise `CohortError` if there are such subjects."
-    if len(ids): raise CohortError(f'subject {list(ids)[0]} {what}; expected each subject of the cohort in one split. {len(ids)} such subject(s)')
+    if len(ids):
+        raise CohortError(
+            f'subject {list(ids)[0]} {what}; expected each subject of the cohort in one split. '
+            f'{len(ids)} such subject(s)'
+        )
 
 # %% ../../nbs/04_meds.ipynb #52f1ff27
 def write_folder(folder, fill):
     "A new folder, filled by `fill(part)` under a temporary name and then renamed."
     folder = Path(folder).absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise CohortError(f'{folder}: found something there already; expected a new or empty folder')
+        raise CohortError(
+            f'{folder}: found something there already; expected a new or empty folder'
+        )
     part = folder.with_name(f'{folder.name}.{os.getpid()}.part')
     try:
-        part.mkdir(parents=True); fill(part)
-        if folder.exists(): folder.rmdir()
+        part.mkdir(parents=True)
+        fill(part)
+        if folder.exists():
+            folder.rmdir()
         os.replace(part, folder)
-    finally: shutil.rmtree(part, ignore_errors=True)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     return folder
 
 # %% ../../nbs/04_meds.ipynb #f892fda4
-def write_meds(cohort:Cohort, folder, # new or empty
-               *, splits={'train': .8, 'tuning': .1, 'held_out': .1}, # fractions, by a hash of the subject; or subject ids of each; None: no splits
-               birth_date='1900-01-01', # made up: the day on which everybody is born
-               name='delphi_traj cohort', # dataset_name of dataset.json
-               people_per_file=100_000)->Path:
+def write_meds(
+    cohort: Cohort,
+    folder,  # new or empty
+    *,
+    splits={
+        'train': 0.8,
+        'tuning': 0.1,
+        'held_out': 0.1,
+    },  # fractions, by a hash of the subject; or subject ids of each; None: no splits
+    birth_date='1900-01-01',  # made up: the day on which everybody is born
+    name='delphi_traj cohort',  # dataset_name of dataset.json
+    people_per_file=100_000,
+) -> Path:
     "Write a cohort in MEDS form, whole or not at all; `read_meds` gives the same cohort back."
-    if not len(cohort): raise CohortError(f'{folder}: found a cohort without people; expected at least one')
-    parts, codes, said = _parts(cohort, splits), _code_table(cohort.vocab), _dataset(cohort.vocab, name, birth_date)
+    if not len(cohort):
+        raise CohortError(f'{folder}: found a cohort without people; expected at least one')
+    parts = _parts(cohort, splits)
+    codes = _code_table(cohort.vocab)
+    said = _dataset(cohort.vocab, name, birth_date)
+
     def fill(root):
-        for split, part in parts.items(): _put_shards(root/meds.data_subdirectory/split, part, birth_date, people_per_file)
-        _put(root/meds.code_metadata_filepath, codes)
-        if splits is not None: _put(root/meds.subject_splits_filepath, _split_table(parts))
-        write_whole(root/meds.dataset_metadata_filepath, said)
+        for split, part in parts.items():
+            _put_shards(root / meds.data_subdirectory / split, part, birth_date, people_per_file)
+        _put(root / meds.code_metadata_filepath, codes)
+        if splits is not None:
+            _put(root / meds.subject_splits_filepath, _split_table(parts))
+        write_whole(root / meds.dataset_metadata_filepath, said)
+
     return write_folder(folder, fill)
 
 # %% ../../nbs/04_meds.ipynb #533e5c6b
 def _put_shards(folder, part, birth_date, people_per_file):
     "Data files of so many people each."
     for n, first in enumerate(range(0, len(part), people_per_file)):
-        _put(folder/f'{n}.parquet', meds_table(part[first:first + people_per_file], birth_date))
+        _put(folder / f'{n}.parquet', meds_table(part[first : first + people_per_file], birth_date))
 
 # %% ../../nbs/04_meds.ipynb #c1124586
 def _put(path, table):
@@ -655,57 +1084,103 @@ def _put(path, table):
 def _split_table(parts):
     "metadata/subject_splits.parquet: the split of each subject, by subject."
     rows = sorted((i, s) for s, p in parts.items() for i in p.subjects.subject_id.tolist())
-    ids, splits = zip(*rows)
-    table = pa.table({'subject_id': pa.array(ids, pa.int64()), 'split': pa.array(splits, pa.string())})
+    ids, splits = zip(*rows, strict=True)
+    table = pa.table(
+        {'subject_id': pa.array(ids, pa.int64()), 'split': pa.array(splits, pa.string())}
+    )
     SubjectSplitSchema.validate(table)
     return table
 
 # %% ../../nbs/04_meds.ipynb #d9233373
-OMOP = {'person': ('person_id', 'gender_concept_id', 'year_of_birth'), 'condition_occurrence': ('person_id', 'condition_start_date'),
-        'death': ('person_id', 'death_date'), 'observation_period': ('person_id', 'observation_period_start_date', 'observation_period_end_date'),
-        'concept': ('concept_id', 'concept_name', 'concept_code')}
+OMOP = {
+    'person': ('person_id', 'gender_concept_id', 'year_of_birth'),
+    'condition_occurrence': ('person_id', 'condition_start_date'),
+    'death': ('person_id', 'death_date'),
+    'observation_period': (
+        'person_id',
+        'observation_period_start_date',
+        'observation_period_end_date',
+    ),
+    'concept': ('concept_id', 'concept_name', 'concept_code'),
+}
 
 # %% ../../nbs/04_meds.ipynb #05e53899
 def _omop_table(folder, name, needed=False):
-    "A table of the common data model, from parquet or CSV, its columns in lower case; None where there is none."
-    path = next((p for p in (folder/f'{name}.parquet', folder/f'{name}.csv') if p.exists()), None)
-    if path is None and needed: raise CohortError(f'{folder}: found no {name}.parquet or .csv; expected the tables of OMOP CDM')
-    if path is None: return None
+    """A table of the common data model, from parquet or CSV, its columns in lower case; None where
+    there is none."""
+    path = next(
+        (p for p in (folder / f'{name}.parquet', folder / f'{name}.csv') if p.exists()), None
+    )
+    if path is None and needed:
+        raise CohortError(
+            f'{folder}: found no {name}.parquet or .csv; expected the tables of OMOP CDM'
+        )
+    if path is None:
+        return None
     table = _open(path).read().to_pandas() if path.suffix == '.parquet' else _omop_csv(path)
     table.columns = table.columns.str.lower()
     missing = [c for c in OMOP[name] if c not in table]
-    if missing: raise CohortError(f'{path}: found columns {list(table.columns)}; expected also {missing}')
+    if missing:
+        raise CohortError(f'{path}: found columns {list(table.columns)}; expected also {missing}')
     return table
 
 # %% ../../nbs/04_meds.ipynb #2745cb24
 def _omop_csv(path):
     "A CSV file whose names and codes stay text: the ICD-9 code 250.00 is no number."
-    text = {c: str for c in pd.read_csv(path, nrows=0) if c.lower().endswith(('_name', '_code', '_source_value'))}
+    text = {
+        c: str
+        for c in pd.read_csv(path, nrows=0)
+        if c.lower().endswith(('_name', '_code', '_source_value'))
+    }
     return pd.read_csv(path, low_memory=False, dtype=text)
 
 # %% ../../nbs/04_meds.ipynb #10a6f01c
 def _omop_ids(values, place):
     "A column of whole ids, int64; refuses a missing one with its row."
-    if pd.api.types.is_integer_dtype(values) and not values.isna().any(): return values.to_numpy(np.int64)
+    if pd.api.types.is_integer_dtype(values) and not values.isna().any():
+        return values.to_numpy(np.int64)
     numbers = pd.to_numeric(values, errors='coerce')
-    refuse_at(place, numbers.astype(float) % 1 != 0, lambda i: f'{values.name} {values.tolist()[i]!r}', 'a whole number')
-    return numbers.to_numpy(np.int64) # not by way of float, where ids above 2**53 would meet
+    refuse_at(
+        place,
+        numbers.astype(float) % 1 != 0,
+        lambda i: f'{values.name} {values.tolist()[i]!r}',
+        'a whole number',
+    )
+    return numbers.to_numpy(np.int64)  # not by way of float, where ids above 2**53 would meet
 
 # %% ../../nbs/04_meds.ipynb #6e3dd18b
 def _omop_days(table, column, place):
     "A date column as days since 1970-01-01; refuses a missing or unreadable one with its row."
     days = _day_numbers(table[column])
-    refuse_at(place, days.isna(), lambda i: f'{column} {table[column].tolist()[i]!r}', 'a date as in 2001-02-03', table.person_id)
+    refuse_at(
+        place,
+        days.isna(),
+        lambda i: f'{column} {table[column].tolist()[i]!r}',
+        'a date as in 2001-02-03',
+        table.person_id,
+    )
     return days.to_numpy()
 
 # %% ../../nbs/04_meds.ipynb #63e86fcc
-def _omop_births(person, first): # -> days (NaN: unknown), how many were placed, how many from birth_datetime
+def _omop_births(
+    person, first
+):  # -> days (NaN: unknown), how many were placed, how many from birth_datetime
     "Day of birth by person; `first` is the day of each person's first row."
-    part = lambda c: pd.to_numeric(person[c], errors='coerce') if c in person else pd.Series(np.nan, person.index)
+
+    def part(c):
+        return (
+            pd.to_numeric(person[c], errors='coerce')
+            if c in person
+            else pd.Series(np.nan, person.index)
+        )
+
     year, month = part('year_of_birth'), part('month_of_birth')
-    year = year.where(year > 0) # a calendar may have a year 0, a register has none
+    year = year.where(year > 0)  # a calendar may have a year 0, a register has none
     day = part('day_of_birth').where(month.notna())
-    date = lambda m, d: _day_numbers(pd.to_datetime(dict(year=year, month=m, day=d), errors='coerce'))
+
+    def date(m, d):
+        return _day_numbers(pd.to_datetime(dict(year=year, month=m, day=d), errors='coerce'))
+
     earliest = date(month.fillna(1), day.fillna(1))
     middle = date(month.fillna(7), day.fillna(15).where(month.notna(), 1))
     placed = (month.isna() | day.isna()) & earliest.notna()
@@ -716,18 +1191,30 @@ def _omop_births(person, first): # -> days (NaN: unknown), how many were placed,
 # %% ../../nbs/04_meds.ipynb #68f23b9c
 def _birth_datetimes(person):
     "Days of the column birth_datetime, NaN where there is none."
-    if 'birth_datetime' not in person: return pd.Series(np.nan, person.index)
+    if 'birth_datetime' not in person:
+        return pd.Series(np.nan, person.index)
     return _day_numbers(person.birth_datetime)
 
 # %% ../../nbs/04_meds.ipynb #766ff1a2
 def _omop_codes(folder, values, name):
-    "Code of each condition: the concept's `name` where there is a concept table, else the value itself; None for concept 0."
-    if pd.api.types.is_float_dtype(values): values = values.astype('Int64') # ids beside missing ones: 0.0 is 0
+    """Code of each condition: the concept's `name` where there is a concept table, else the value
+    itself; None for concept 0."""
+    if pd.api.types.is_float_dtype(values):
+        values = values.astype('Int64')  # ids beside missing ones: 0.0 is 0
     wanted = values.notna() & (values.astype(str) != '0')
     concepts = _omop_table(folder, 'concept')
-    if concepts is None or not str(values.name).endswith('concept_id'): return _bare(values.astype(str).where(wanted))
-    if name not in concepts: raise CohortError(f'{folder}/concept: found columns {list(concepts.columns)}; expected also {name!r}')
-    named = concepts.dropna(subset=name).drop_duplicates('concept_id').set_index('concept_id')[name].astype(str)
+    if concepts is None or not str(values.name).endswith('concept_id'):
+        return _bare(values.astype(str).where(wanted))
+    if name not in concepts:
+        raise CohortError(
+            f'{folder}/concept: found columns {list(concepts.columns)}; expected also {name!r}'
+        )
+    named = (
+        concepts.dropna(subset=name)
+        .drop_duplicates('concept_id')
+        .set_index('concept_id')[name]
+        .astype(str)
+    )
     return _bare(values.map(named).fillna(values.astype(str)).where(wanted))
 
 # %% ../../nbs/04_meds.ipynb #a0a8a7ad
@@ -738,74 +1225,139 @@ def _bare(values):
 # %% ../../nbs/04_meds.ipynb #548a5b15
 def _omop_events(folder, column, name):
     "Rows of conditions: subject_id, day, code (None: without a concept), file, row, part."
-    events, place = _omop_table(folder, 'condition_occurrence', True), f'{folder}/condition_occurrence'
-    if column not in events: raise CohortError(f'{place}: found columns {list(events.columns)}; expected also {column!r}')
-    return pd.DataFrame({'subject_id': _omop_ids(events.person_id, place), 'day': _omop_days(events, 'condition_start_date', place),
-                         'code': _omop_codes(folder, events[column], name), 'file': place, 'row': np.arange(len(events)), 'part': 'event'})
+    events = _omop_table(folder, 'condition_occurrence', True)
+    place = f'{folder}/condition_occurrence'
+    if column not in events:
+        raise CohortError(
+            f'{place}: found columns {list(events.columns)}; expected also {column!r}'
+        )
+    return pd.DataFrame(
+        {
+            'subject_id': _omop_ids(events.person_id, place),
+            'day': _omop_days(events, 'condition_start_date', place),
+            'code': _omop_codes(folder, events[column], name),
+            'file': place,
+            'row': np.arange(len(events)),
+            'part': 'event',
+        }
+    )
 
 # %% ../../nbs/04_meds.ipynb #04eea1d6
 def _omop_deaths(folder):
     "Rows of deaths like those of conditions; None without a table of deaths."
     dead, place = _omop_table(folder, 'death'), f'{folder}/death'
-    if dead is None: return None
-    return pd.DataFrame({'subject_id': _omop_ids(dead.person_id, place), 'day': _omop_days(dead, 'death_date', place),
-                         'code': meds.death_code, 'file': place, 'row': np.arange(len(dead)), 'part': 'death'})
+    if dead is None:
+        return None
+    return pd.DataFrame(
+        {
+            'subject_id': _omop_ids(dead.person_id, place),
+            'day': _omop_days(dead, 'death_date', place),
+            'code': meds.death_code,
+            'file': place,
+            'row': np.arange(len(dead)),
+            'part': 'death',
+        }
+    )
 
 # %% ../../nbs/04_meds.ipynb #36292d55
 def _periods_so_far(first, last, outside, place, report):
     "Periods without days still to come: those are refused, or count as not given."
     late = ((first > today()) | (last > today())).to_numpy()
     if outside == 'error':
-        refuse_at(place, late, lambda i: f'a period to {_date(last.iloc[i])}, still to come',
-                  "dates up to today, or outside='drop', after which such a bound counts as not given", last.index)
-    report['bounds of periods after today left out'] = int((first > today()).sum() + (last > today()).sum())
+        refuse_at(
+            place,
+            late,
+            lambda i: f'a period to {_date(last.iloc[i])}, still to come',
+            "dates up to today, or outside='drop', after which such a bound counts as not given",
+            last.index,
+        )
+    report['bounds of periods after today left out'] = int(
+        (first > today()).sum() + (last > today()).sum()
+    )
     return first.where(first <= today()), last.where(last <= today())
 
 # %% ../../nbs/04_meds.ipynb #044df284
 def _omop_periods(folder, outside, report):
-    "First day and last day of observation by person, from observation_period; None, None without it."
+    """First day and last day of observation by person, from observation_period; None, None without
+    it."""
     table, place = _omop_table(folder, 'observation_period'), f'{folder}/observation_period'
-    if table is None: return None, None
+    if table is None:
+        return None, None
     ids = _omop_ids(table.person_id, place)
-    first, last = (pd.Series(_omop_days(table, f'observation_period_{p}_date', place), ids) for p in ('start', 'end'))
+    first, last = (
+        pd.Series(_omop_days(table, f'observation_period_{p}_date', place), ids)
+        for p in ('start', 'end')
+    )
     report['people with gaps between periods'] = int((pd.Series(ids).value_counts() > 1).sum())
     first, last = _periods_so_far(first, last, outside, place, report)
-    return tuple(pd.to_datetime(days * DAY, unit='us') for days in (first.groupby(level=0).min(), last.groupby(level=0).max()))
+    return tuple(
+        pd.to_datetime(days * DAY, unit='us')
+        for days in (first.groupby(level=0).min(), last.groupby(level=0).max())
+    )
 
 # %% ../../nbs/04_meds.ipynb #e2106d2d
 def _omop_people(folder, record, no_birth, outside):
     "Fill in birth, sex and window of everybody in `person`."
     person, place, rows = _omop_table(folder, 'person', True), f'{folder}/person', record.rows
     ids = _omop_ids(person.person_id, place)
-    refuse_at(place, pd.Series(ids).duplicated(), lambda i: 'a second row for this person', 'one row each', ids)
-    refuse_row(rows, ~rows.subject_id.isin(ids), lambda r: 'a person who is not in the table person', 'everybody there')
+    refuse_at(
+        place,
+        pd.Series(ids).duplicated(),
+        lambda i: 'a second row for this person',
+        'one row each',
+        ids,
+    )
+    refuse_row(
+        rows,
+        ~rows.subject_id.isin(ids),
+        lambda r: 'a person who is not in the table person',
+        'everybody there',
+    )
     first = rows.groupby('subject_id').day.min().reindex(ids).reset_index(drop=True)
     born, placed, exact = _omop_births(person, first)
-    record.report |= {'births placed by year or month': placed, 'births taken from birth_datetime': exact}
+    record.report |= {
+        'births placed by year or month': placed,
+        'births taken from birth_datetime': exact,
+    }
     sex = person.gender_concept_id.map({8507: 'male', 8532: 'female'})
-    record.people = pd.DataFrame({'birth': born.to_numpy(), 'sex': sex.to_numpy()}, pd.Index(ids, name='subject_id'))
+    record.people = pd.DataFrame(
+        {'birth': born.to_numpy(), 'sex': sex.to_numpy()}, pd.Index(ids, name='subject_id')
+    )
     _omop_unborn(record, place, no_birth)
     periods = _omop_periods(folder, outside, record.report)
-    record.people['start'], record.people['end'] = _windows(record.rows, record.people.birth, *periods, str(folder), record.report)
+    record.people['start'], record.people['end'] = _windows(
+        record.rows, record.people.birth, *periods, str(folder), record.report
+    )
 
 # %% ../../nbs/04_meds.ipynb #b974f992
 def _omop_unborn(record, place, no_birth):
     "Refuse, or leave out and count, people without a date of birth, or with one still to come."
     unborn = ~(record.people.birth <= today())
     if no_birth == 'error':
-        refuse_at(place, unborn, lambda i: 'no date of birth that has come',
-                  "year_of_birth or birth_datetime, or no_birth='drop'", record.people.index)
+        refuse_at(
+            place,
+            unborn,
+            lambda i: 'no date of birth that has come',
+            "year_of_birth or birth_datetime, or no_birth='drop'",
+            record.people.index,
+        )
     record.report['people without a birth dropped'] = int(unborn.sum())
     _drop_people(record, unborn, 'rows of people without a birth dropped')
 
 # %% ../../nbs/04_meds.ipynb #cfb10cee
-def read_omop(folder, # tables as parquet or CSV: person, condition_occurrence; death, observation_period and concept if there are any
-              vocab:Vocab=None, # None: all names seen, sorted
-              *, column='condition_concept_id', # or condition_source_concept_id, condition_source_value
-              name='concept_name', # or 'concept_code': what of a concept becomes the code
-              codes=None, # function or mapping from this to a name of the vocabulary; None as a name leaves it out
-              unknown='error', outside='error', no_birth='error', # or 'drop', counted
-              first_occurrence=True)->Cohort: # of a vocabulary that is made here
+def read_omop(
+    folder,  # parquet or CSV: person, condition_occurrence; if any, death, observation_period, concept
+    vocab: Vocab = None,  # None: all names seen, sorted
+    *,
+    column='condition_concept_id',  # or condition_source_concept_id, condition_source_value
+    name='concept_name',  # or 'concept_code': what of a concept becomes the code
+    # function or mapping from this to a name of the vocabulary; None as a name leaves it out
+    codes=None,
+    unknown='error',
+    outside='error',
+    no_birth='error',  # or 'drop', counted
+    first_occurrence=True,
+) -> Cohort:  # of a vocabulary that is made here
     "Read tables of the OMOP common data model; raises `CohortError` with table, row and person."
     folder = Path(folder)
     _check_modes(unknown=unknown, outside=outside, no_birth=no_birth)
@@ -816,81 +1368,146 @@ def read_omop(folder, # tables as parquet or CSV: person, condition_occurrence; 
     _omop_people(folder, record, no_birth, outside)
     record.people['death'] = _deaths(record.rows)
     record.leave_out('rows without a concept dropped', record.rows.code.isna())
-    return cohort_of(record, vocab, codes, unknown, outside, first_occurrence, dead is not None, True, str(folder))
+    return cohort_of(
+        record,
+        vocab,
+        codes,
+        unknown,
+        outside,
+        first_occurrence,
+        dead is not None,
+        True,
+        str(folder),
+    )
 
 # %% ../../nbs/04_meds.ipynb #af84c4a9
-def cohort_format(path)->str:
+def cohort_format(path) -> str:
     "'delphi', 'csv', 'meds' or 'omop', by what lies at `path`."
     path = Path(path)
-    if path.suffix == '.bin' and path.is_file(): return 'delphi'
-    if (path/'events.csv').exists(): return 'csv'
-    if any((path/f'condition_occurrence.{e}').exists() for e in ('parquet', 'csv')): return 'omop'
-    if next((path/meds.data_subdirectory).glob('**/*.parquet'), None): return 'meds'
-    raise CohortError(f'{path}: found neither a .bin file nor a folder with events.csv, data/**/*.parquet (MEDS) '
-                      'or condition_occurrence (OMOP); expected one of them')
+    if path.suffix == '.bin' and path.is_file():
+        return 'delphi'
+    if (path / 'events.csv').exists():
+        return 'csv'
+    if any((path / f'condition_occurrence.{e}').exists() for e in ('parquet', 'csv')):
+        return 'omop'
+    if next((path / meds.data_subdirectory).glob('**/*.parquet'), None):
+        return 'meds'
+    raise CohortError(
+        f'{path}: found neither a .bin file nor a folder with events.csv, data/**/*.parquet (MEDS) '
+        'or condition_occurrence (OMOP); expected one of them'
+    )
 
 # %% ../../nbs/04_meds.ipynb #da013c6b
-def read_cohort(path, # a Delphi .bin file, or a folder of CSVs, of MEDS or of OMOP
-                labels=None, # labels.csv of a .bin file, if it is not beside it
-                vocab:Vocab=None, # for MEDS, OMOP and CSVs; None: the one that the folder brings or implies
-                age_unit=None, # of CSVs, as in `load_cohort`
-                **options)->Cohort: # of `read_meds` or `read_omop`
+def read_cohort(
+    path,  # a Delphi .bin file, or a folder of CSVs, of MEDS or of OMOP
+    labels=None,  # labels.csv of a .bin file, if it is not beside it
+    vocab: Vocab = None,  # for MEDS, OMOP and CSVs; None: the one that the folder brings or implies
+    age_unit=None,  # of CSVs, as in `load_cohort`
+    **options,
+) -> Cohort:  # of `read_meds` or `read_omop`
     "A cohort from any format that this package reads."
     kind, path = cohort_format(path), Path(path)
-    if options and kind in ('delphi', 'csv'): raise ValueError(f'{path}: options {list(options)} belong to MEDS and OMOP, and this is {kind}')
-    if kind == 'meds': return read_meds(path, vocab, **options)
-    if kind == 'omop': return read_omop(path, vocab, **options)
+    if options and kind in ('delphi', 'csv'):
+        raise ValueError(
+            f'{path}: options {list(options)} belong to MEDS and OMOP, and this is {kind}'
+        )
+    if kind == 'meds':
+        return read_meds(path, vocab, **options)
+    if kind == 'omop':
+        return read_omop(path, vocab, **options)
     windows = path.with_suffix('.subjects.csv')
-    if kind == 'delphi' and windows.exists(): return read_delphi(path, labels, pd.read_csv(windows))
+    if kind == 'delphi' and windows.exists():
+        return read_delphi(path, labels, pd.read_csv(windows))
     return load_cohort(path, labels, vocab, age_unit)
 
 # %% ../../nbs/04_meds.ipynb #6f8fe483
-def _holds_delphi(vocab)->bool:
+def _holds_delphi(vocab) -> bool:
     "True where a labels.csv can hold the vocabulary: read back, it is the same."
-    fixed, n = ('padding', 'no_event', 'sex', 'sex') + 9 * ('lifestyle',), vocab.kinds.count('disease')
-    special = [vocab.names[i].lower() for i in (0, 1, 2, 3, -1)] == ['padding', 'no event', 'female', 'male', 'death']
+    fixed = ('padding', 'no_event', 'sex', 'sex') + 9 * ('lifestyle',)
+    n = vocab.kinds.count('disease')
+    special = [vocab.names[i].lower() for i in (0, 1, 2, 3, -1)] == [
+        'padding',
+        'no event',
+        'female',
+        'male',
+        'death',
+    ]
     plain = '\n'.join(vocab.names).splitlines() == [n.strip() for n in vocab.names]
-    return vocab.kinds == fixed + n * ('disease',) + ('death',) and n > 0 and special and plain and vocab.first_occurrence
+    return (
+        vocab.kinds == fixed + n * ('disease',) + ('death',)
+        and n > 0
+        and special
+        and plain
+        and vocab.first_occurrence
+    )
 
 # %% ../../nbs/04_meds.ipynb #62e04585
 def _delphi_labels(vocab, died):
     "Text of the labels.csv of a vocabulary; refuses one that the .bin format cannot hold."
     if not _holds_delphi(vocab):
-        raise CohortError(f'{vocab}: cannot stand in a .bin file; expected padding, no event, female, male, nine lifestyle levels, diseases, '
-                          'death, each at most once in a life')
-    if not died: raise CohortError('found nobody who died; expected a death, for the reader of a .bin file takes none for wrong labels')
+        raise CohortError(
+            f'{vocab}: cannot stand in a .bin file; expected padding, no event, female, male, '
+            'nine lifestyle levels, diseases, '
+            'death, each at most once in a life'
+        )
+    if not died:
+        raise CohortError(
+            'found nobody who died; expected a death, for the reader of a .bin file takes none '
+            'for wrong labels'
+        )
     return '\n'.join(vocab.names) + '\n'
 
 # %% ../../nbs/04_meds.ipynb #e8edd143
 def _write_bin(cohort, path):
-    "A .bin file with its labels and a table of sex and windows; other labels that lie there are not overwritten."
-    if path.exists(): raise CohortError(f'{path}: found a file already; expected a new name')
-    text, labels = _delphi_labels(cohort.vocab, cohort.subjects.died.any()), path.with_name('labels.csv')
+    """A .bin file with its labels and a table of sex and windows; other labels that lie there are
+    not overwritten."""
+    if path.exists():
+        raise CohortError(f'{path}: found a file already; expected a new name')
+    text = _delphi_labels(cohort.vocab, cohort.subjects.died.any())
+    labels = path.with_name('labels.csv')
     if labels.exists() and labels.read_text(encoding='utf8') != text:
         raise CohortError(f'{labels}: found other labels; expected a folder without them')
-    write_delphi(cohort, path); write_whole(labels, text)
-    windows = write_whole(path.with_suffix('.subjects.csv'), cohort.subjects.drop(columns='died').to_csv(index=False, lineterminator='\n'))
+    write_delphi(cohort, path)
+    write_whole(labels, text)
+    windows = write_whole(
+        path.with_suffix('.subjects.csv'),
+        cohort.subjects.drop(columns='died').to_csv(index=False, lineterminator='\n'),
+    )
     return [path, labels, windows]
 
 # %% ../../nbs/04_meds.ipynb #0ab7ee6a
-def write_cohort(cohort:Cohort, path, # a name that ends in .bin, or a folder
-                 format='meds', # of a folder: 'meds' or 'csv'
-                 **options)->list: # of `write_meds`
+def write_cohort(
+    cohort: Cohort,
+    path,  # a name that ends in .bin, or a folder
+    format='meds',  # of a folder: 'meds' or 'csv'
+    **options,
+) -> list:  # of `write_meds`
     "Write a cohort and give the paths that were written."
     path = Path(path)
-    if format not in ('meds', 'csv'): raise ValueError(f"format={format!r}; expected 'meds' or 'csv', or a path that ends in .bin")
-    if path.suffix == '.bin': return _write_bin(cohort, path)
-    if format == 'meds': return [write_meds(cohort, path, **options)]
+    if format not in ('meds', 'csv'):
+        raise ValueError(
+            f"format={format!r}; expected 'meds' or 'csv', or a path that ends in .bin"
+        )
+    if path.suffix == '.bin':
+        return _write_bin(cohort, path)
+    if format == 'meds':
+        return [write_meds(cohort, path, **options)]
     return [write_folder(path, cohort.write_frame)]
 
 # %% ../../nbs/04_meds.ipynb #2a4b746a
-def convert(source, # any format that `read_cohort` reads
-            target, # a name that ends in .bin, or a new folder
-            format='meds', # of a folder: 'meds' or 'csv'
-            labels=None, # labels.csv of a .bin source, if it is not beside it
-            **options): # of the reader
-    "Read a cohort, write it in another format, read that back and compare; the cohort and the paths written."
+def convert(
+    source,  # any format that `read_cohort` reads
+    target,  # a name that ends in .bin, or a new folder
+    format='meds',  # of a folder: 'meds' or 'csv'
+    labels=None,  # labels.csv of a .bin source, if it is not beside it
+    **options,  # of the reader
+):
+    """Read a cohort, write it in another format, read that back and compare; the cohort and the
+    paths written."""
     cohort = read_cohort(source, labels, **options)
     written = write_cohort(cohort, target, format)
-    if read_cohort(target, age_unit='days') != cohort: raise CohortError(f'{target}: reads back as another cohort than {source}; {format} cannot hold it')
+    if read_cohort(target, age_unit='days') != cohort:
+        raise CohortError(
+            f'{target}: reads back as another cohort than {source}; {format} cannot hold it'
+        )
     return cohort, written

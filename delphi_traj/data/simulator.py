@@ -9,41 +9,92 @@ __all__ = ['FAMILIES', 'FEMALE_ONLY', 'MALE_ONLY', 'DISEASES', 'simulator_vocab'
 
 # %% ../../nbs/01_simulator.ipynb #1b521a6e
 from dataclasses import dataclass, replace
+
 import numpy as np
 import pandas as pd
 from fastcore.basics import patch
+
 from .events import Cohort, Vocab, make_vocab
 
 # %% ../../nbs/01_simulator.ipynb #ac0ff46c
 FAMILIES = {
-    'circulatory': ['Hypertension', 'Lipid disorder', 'Angina', 'Myocardial infarction', 'Atrial fibrillation',
-                    'Heart failure', 'Stroke', 'Peripheral artery disease', 'Venous thrombosis', 'Aortic aneurysm'],
-    'metabolic': ['Obesity', 'Type 2 diabetes', 'Thyroid disorder', 'Gout', 'Chronic kidney disease',
-                  'Retinopathy', 'Neuropathy', 'Fatty liver', 'Osteoporosis', 'Anaemia'],
-    'respiratory': ['Asthma', 'COPD', 'Pneumonia', 'Bronchiectasis', 'Sleep apnoea',
-                    'Allergic rhinitis', 'Lung cancer', 'Pulmonary fibrosis', 'Chronic sinusitis', 'Influenza'],
-    'nervous': ['Depression', 'Anxiety', 'Insomnia', 'Alcohol use disorder', 'Migraine',
-                'Epilepsy', 'Dementia', 'Parkinson disease', 'Falls', 'Delirium']}
-FEMALE_ONLY, MALE_ONLY = ['Breast cancer', 'Menopausal disorder'], ['Prostate cancer', 'Prostate hyperplasia']
+    'circulatory': [
+        'Hypertension',
+        'Lipid disorder',
+        'Angina',
+        'Myocardial infarction',
+        'Atrial fibrillation',
+        'Heart failure',
+        'Stroke',
+        'Peripheral artery disease',
+        'Venous thrombosis',
+        'Aortic aneurysm',
+    ],
+    'metabolic': [
+        'Obesity',
+        'Type 2 diabetes',
+        'Thyroid disorder',
+        'Gout',
+        'Chronic kidney disease',
+        'Retinopathy',
+        'Neuropathy',
+        'Fatty liver',
+        'Osteoporosis',
+        'Anaemia',
+    ],
+    'respiratory': [
+        'Asthma',
+        'COPD',
+        'Pneumonia',
+        'Bronchiectasis',
+        'Sleep apnoea',
+        'Allergic rhinitis',
+        'Lung cancer',
+        'Pulmonary fibrosis',
+        'Chronic sinusitis',
+        'Influenza',
+    ],
+    'nervous': [
+        'Depression',
+        'Anxiety',
+        'Insomnia',
+        'Alcohol use disorder',
+        'Migraine',
+        'Epilepsy',
+        'Dementia',
+        'Parkinson disease',
+        'Falls',
+        'Delirium',
+    ],
+}
+FEMALE_ONLY = ['Breast cancer', 'Menopausal disorder']
+MALE_ONLY = ['Prostate cancer', 'Prostate hyperplasia']
 
 # %% ../../nbs/01_simulator.ipynb #4f69f648
 DISEASES = sum(FAMILIES.values(), []) + FEMALE_ONLY + MALE_ONLY
 
 # %% ../../nbs/01_simulator.ipynb #11f04ff3
-def simulator_vocab()->Vocab:
+def simulator_vocab() -> Vocab:
     "The vocabulary of every simulated cohort: specials, 44 diseases, death."
     return make_vocab(DISEASES)
 
 # %% ../../nbs/01_simulator.ipynb #f473c820
-def gompertz_cumulative(log_rate, # log hazard per year at age 50
-                        slope, # growth of the log hazard per year, > 0
-                        begin, end): # ages in years
+def gompertz_cumulative(
+    log_rate,  # log hazard per year at age 50
+    slope,  # growth of the log hazard per year, > 0
+    begin,
+    end,  # ages in years
+):
     "Cumulative hazard of a Gompertz law between two ages."
     return np.exp(log_rate) / slope * (np.exp(slope * (end - 50)) - np.exp(slope * (begin - 50)))
 
 # %% ../../nbs/01_simulator.ipynb #5918013f
-def gompertz_draw(log_rate, slope, begin, # as in `gompertz_cumulative`
-                  exponential): # draws from Exponential(1)
+def gompertz_draw(
+    log_rate,
+    slope,
+    begin,  # as in `gompertz_cumulative`
+    exponential,  # draws from Exponential(1)
+):
     "Age of the first event after age `begin`."
     grown = np.exp(slope * (begin - 50)) + slope * exponential * np.exp(-log_rate)
     return 50 + np.log(grown) / slope
@@ -52,81 +103,109 @@ def gompertz_draw(log_rate, slope, begin, # as in `gompertz_cumulative`
 @dataclass
 class World:
     "Everything that determines the hazards; k runs over the diseases, then death."
-    log_rate:np.ndarray # [k] log own hazard per year at age 50
-    slope:np.ndarray # [k] growth per year of age
-    by_sex:np.ndarray # [k 2] added for female, male; -inf where impossible
-    effect:np.ndarray # [k k] effect[k, i]: added to the log hazard of k once i was had
-    together:np.ndarray # [k k] together[j, k]: probability that j brings k on the same day
-    cap:float = 3.5 # largest log hazard ratio of a history
+
+    log_rate: np.ndarray  # [k] log own hazard per year at age 50
+    slope: np.ndarray  # [k] growth per year of age
+    by_sex: np.ndarray  # [k 2] added for female, male; -inf where impossible
+    effect: np.ndarray  # [k k] effect[k, i]: added to the log hazard of k once i was had
+    together: np.ndarray  # [k k] together[j, k]: probability that j brings k on the same day
+    cap: float = 3.5  # largest log hazard ratio of a history
 
 # %% ../../nbs/01_simulator.ipynb #5a0b2c91
 def _effects(rng, family):
-    "Log hazard ratios between diseases: three causes inside the family, one outside, one of eight protective."
-    n = len(family); w = np.zeros((n, n))
+    """Log hazard ratios between diseases: three causes inside the family, one outside, one of eight
+    protective."""
+    n = len(family)
+    w = np.zeros((n, n))
     for k in range(n):
         inside = np.flatnonzero((family == family[k]) & (np.arange(n) != k))
         outside = np.flatnonzero(family != family[k])
-        for i in rng.choice(inside, min(3, len(inside)), replace=False): w[k, i] = rng.uniform(1.5, 2.5)
-        w[k, rng.choice(outside)] = rng.uniform(.6, 1.2)
-    return w * np.where(rng.random((n, n)) < 1/8, -1, 1)
+        for i in rng.choice(inside, min(3, len(inside)), replace=False):
+            w[k, i] = rng.uniform(1.5, 2.5)
+        w[k, rng.choice(outside)] = rng.uniform(0.6, 1.2)
+    return w * np.where(rng.random((n, n)) < 1 / 8, -1, 1)
 
 # %% ../../nbs/01_simulator.ipynb #fd4bf9d3
-def _companions(rng, family, most=.2):
+def _companions(rng, family, most=0.2):
     "Probability that j brings k along: two companions inside the family."
-    n = len(family); p = np.zeros((n, n))
+    n = len(family)
+    p = np.zeros((n, n))
     for j in range(n):
         inside = np.flatnonzero((family == family[j]) & (np.arange(n) != j))
-        p[j, rng.choice(inside, min(2, len(inside)), replace=False)] = rng.uniform(.05, most, min(2, len(inside)))
+        p[j, rng.choice(inside, min(2, len(inside)), replace=False)] = rng.uniform(
+            0.05, most, min(2, len(inside))
+        )
     return p
 
 # %% ../../nbs/01_simulator.ipynb #6d672fc0
-def make_world(seed=2026)->World:
+def make_world(seed=2026) -> World:
     "The world of `seed`: 44 diseases and death."
     rng, n = np.random.default_rng(seed), len(DISEASES)
     family = np.array([i for i, f in enumerate(FAMILIES.values()) for _ in f] + [4] * 4)
-    log_rate, slope = rng.uniform(np.log(.0008), np.log(.005), n), rng.uniform(.01, .05, n)
-    by_sex = rng.normal(0, .35, n)[:, None] * np.array([-1, 1])
-    for name in FEMALE_ONLY: by_sex[DISEASES.index(name)] = 0, -np.inf
-    for name in MALE_ONLY: by_sex[DISEASES.index(name)] = -np.inf, 0
-    death = np.where(rng.random(n) < 1/3, rng.uniform(.3, .9, n), 0)
+    log_rate, slope = rng.uniform(np.log(0.0008), np.log(0.005), n), rng.uniform(0.01, 0.05, n)
+    by_sex = rng.normal(0, 0.35, n)[:, None] * np.array([-1, 1])
+    for name in FEMALE_ONLY:
+        by_sex[DISEASES.index(name)] = 0, -np.inf
+    for name in MALE_ONLY:
+        by_sex[DISEASES.index(name)] = -np.inf, 0
+    death = np.where(rng.random(n) < 1 / 3, rng.uniform(0.3, 0.9, n), 0)
     effect = np.block([[_effects(rng, family), np.zeros((n, 1))], [death, 0]])
     together = np.pad(_companions(rng, family), ((0, 1), (0, 1)))
-    return World(np.r_[log_rate, np.log(.002)], np.r_[slope, .1], np.r_[by_sex, [[-.2, .2]]], effect, together)
+    return World(
+        np.r_[log_rate, np.log(0.002)],
+        np.r_[slope, 0.1],
+        np.r_[by_sex, [[-0.2, 0.2]]],
+        effect,
+        together,
+    )
 
 # %% ../../nbs/01_simulator.ipynb #7f3cd6f9
 @patch
-def own_log_hazard(self:World, sex, # [n] 0 female, 1 male
-                   had)->np.ndarray: # [n k] bool -> [n k], log per year at age 50; -inf where not at risk
+def own_log_hazard(
+    self: World,
+    sex,  # [n] 0 female, 1 male
+    had,
+) -> np.ndarray:  # [n k] bool -> [n k], log per year at age 50; -inf where not at risk
     "Log own hazards at age 50, given history."
     history = np.minimum(had.astype(float) @ self.effect.T, self.cap)
     return np.where(had, -np.inf, self.log_rate + self.by_sex.T[sex] + history)
 
 # %% ../../nbs/01_simulator.ipynb #5d2d9710
 @patch
-def own_cumulative(self:World, begin, end, # [n] ages in years
-                   sex, had)->np.ndarray: # [n k]
+def own_cumulative(
+    self: World,
+    begin,
+    end,  # [n] ages in years
+    sex,
+    had,
+) -> np.ndarray:  # [n k]
     "Cumulative own hazards while the history stays `had`."
     log_rate = self.own_log_hazard(sex, had)
-    return gompertz_cumulative(log_rate, self.slope, np.asarray(begin)[:, None], np.asarray(end)[:, None])
+    return gompertz_cumulative(
+        log_rate, self.slope, np.asarray(begin)[:, None], np.asarray(end)[:, None]
+    )
 
 # %% ../../nbs/01_simulator.ipynb #9154c95f
 def _marginal(world, own, sex, had):
     "Own intensities or their integrals [n k] to marginal ones."
     can = ~had & np.isfinite(world.by_sex.T[sex])
-    return np.where(can, own + own @ world.together, 0.)
+    return np.where(can, own + own @ world.together, 0.0)
 
 # %% ../../nbs/01_simulator.ipynb #297d2f34
 @patch
-def hazard(self:World, age, # [n] years
-           sex, # [n] 0 female, 1 male
-           had)->np.ndarray: # [n k] bool, codes had -> [n k] per year
+def hazard(
+    self: World,
+    age,  # [n] years
+    sex,  # [n] 0 female, 1 male
+    had,
+) -> np.ndarray:  # [n k] bool, codes had -> [n k] per year
     "True marginal hazard of every disease and of death."
     own = np.exp(self.own_log_hazard(sex, had) + self.slope * (np.asarray(age)[:, None] - 50))
     return _marginal(self, own, sex, had)
 
 # %% ../../nbs/01_simulator.ipynb #245182fb
 @patch
-def cumulative(self:World, begin, end, sex, had)->np.ndarray: # ages in years -> [n k]
+def cumulative(self: World, begin, end, sex, had) -> np.ndarray:  # ages in years -> [n k]
     "True marginal cumulative hazard from age `begin` to `end` while the history stays `had`."
     return _marginal(self, self.own_cumulative(begin, end, sex, had), sex, had)
 
@@ -143,11 +222,17 @@ def _race(world, rng, age, sex, had):
 
 # %% ../../nbs/01_simulator.ipynb #150a42b5
 def _lives(world, rng, sex, until):
-    "All jumps from birth to age `until` [n] or death: person, age in years, code; and the age of death (inf: alive)."
+    """All jumps from birth to age `until` [n] or death: person, age in years, code; and the age of
+    death (inf: alive)."""
     n, k = len(sex), len(world.log_rate)
-    age, had, died, rows, live = np.zeros(n), np.zeros((n, k), bool), np.full(n, np.inf), [], np.arange(n)
+    age = np.zeros(n)
+    had = np.zeros((n, k), bool)
+    died = np.full(n, np.inf)
+    rows = []
+    live = np.arange(n)
     while len(live):
-        with np.errstate(over='ignore', divide='ignore'): when, cause, codes = _race(world, rng, age[live], sex[live], had[live])
+        with np.errstate(over='ignore', divide='ignore'):
+            when, cause, codes = _race(world, rng, age[live], sex[live], had[live])
         keep = when <= until[live]
         live, when, cause, codes = live[keep], when[keep], cause[keep], codes[keep]
         age[live], had[live] = when, had[live] | codes
@@ -155,61 +240,86 @@ def _lives(world, rng, sex, until):
         rows.append((live[who], when[who], code))
         died[live[cause == k - 1]] = when[cause == k - 1]
         live = live[cause != k - 1]
-    return tuple(map(np.concatenate, zip(*rows))) + (died,)
+    return tuple(map(np.concatenate, zip(*rows, strict=True))) + (died,)
 
 # %% ../../nbs/01_simulator.ipynb #91094d95
-def simulate(n, # people
-             seed=0, world:World=None, # None: `make_world()`
-             )->Cohort: # ages in whole days
+def simulate(
+    n,  # people
+    seed=0,
+    world: World = None,  # None: `make_world()`
+) -> Cohort:  # ages in whole days
     "A cohort of `n` people with known hazards; the same seed gives the same people."
-    if n < 1: raise ValueError(f'found n={n}; expected at least one person')
+    if n < 1:
+        raise ValueError(f'found n={n}; expected at least one person')
     world, rng, vocab = world or make_world(), np.random.default_rng(seed), simulator_vocab()
     pool = int(n * 1.3) + 50
     sex, start = rng.integers(0, 2, pool), rng.uniform(35, 65, pool)
     until = start + rng.uniform(8, 25, pool)
     person, age, code, died = _lives(world, rng, sex, until)
     enters = np.flatnonzero(died > start)[:n]
-    if len(enters) < n: raise ValueError(f'only {len(enters)} of {pool} people lived to enter; expected {n}: this world is too deadly')
+    if len(enters) < n:
+        raise ValueError(
+            f'only {len(enters)} of {pool} people lived to enter; expected {n}: this world is too '
+            'deadly'
+        )
     end = np.floor(np.minimum(until, died) * 365.25)
-    table = pd.DataFrame(dict(subject_id=np.arange(1, n + 1), sex=np.array(['female', 'male'])[sex[enters]],
-                              start=np.floor(start[enters] * 365.25).astype(int), end=end[enters].astype(int)))
+    table = pd.DataFrame(
+        dict(
+            subject_id=np.arange(1, n + 1),
+            sex=np.array(['female', 'male'])[sex[enters]],
+            start=np.floor(start[enters] * 365.25).astype(int),
+            end=end[enters].astype(int),
+        )
+    )
     return _as_cohort(vocab, enters, person, age, code, table)
 
 # %% ../../nbs/01_simulator.ipynb #14903acc
 def _as_cohort(vocab, enters, person, age, code, table):
     "Rows of those who enter, with ages floored to days."
-    place = np.full(person.max() + 1 if len(person) else 1, -1); place[enters[enters < len(place)]] = np.flatnonzero(enters < len(place))
-    who = place[person]; keep = who >= 0
+    place = np.full(person.max() + 1 if len(person) else 1, -1)
+    place[enters[enters < len(place)]] = np.flatnonzero(enters < len(place))
+    who = place[person]
+    keep = who >= 0
     first = vocab.id(DISEASES[0])
-    return Cohort.from_rows(vocab, who[keep] + 1, np.floor(age[keep] * 365.25), code[keep] + first, table, 'simulated')
+    return Cohort.from_rows(
+        vocab, who[keep] + 1, np.floor(age[keep] * 365.25), code[keep] + first, table, 'simulated'
+    )
 
 # %% ../../nbs/01_simulator.ipynb #23c94319
 @dataclass
 class Intervals:
     "Each person's window cut at every day with an event; row i covers the days (begin, end]."
-    person:np.ndarray # [i] position in `cohort.subjects`
-    begin:np.ndarray # [i] days
-    end:np.ndarray # [i] days
-    had:np.ndarray # [i v] bool over the vocabulary: codes had at or before `begin`
-    event:np.ndarray # [i v] bool: codes on the day `end`
+
+    person: np.ndarray  # [i] position in `cohort.subjects`
+    begin: np.ndarray  # [i] days
+    end: np.ndarray  # [i] days
+    had: np.ndarray  # [i v] bool over the vocabulary: codes had at or before `begin`
+    event: np.ndarray  # [i v] bool: codes on the day `end`
 
 # %% ../../nbs/01_simulator.ipynb #48b77298
-def intervals(cohort:Cohort)->Intervals:
+def intervals(cohort: Cohort) -> Intervals:
     "Cut every window (start, end] at the days of its events."
     start, end = (cohort.subjects[c].to_numpy(dtype=np.int64) for c in ('start', 'end'))
-    who, age, inside = cohort.person, cohort.age.astype(np.int64), cohort.age > cohort.subjects.start.to_numpy()[cohort.person]
-    key = lambda p, a: p * 100_000 + a # one number per (person, day): days are below 100,000
+    who = cohort.person
+    age = cohort.age.astype(np.int64)
+    inside = cohort.age > cohort.subjects.start.to_numpy()[cohort.person]
+
+    def key(p, a):
+        return p * 100_000 + a  # one number per (person, day): days are below 100,000
+
     everyone = np.arange(len(cohort))
     cuts = np.unique(np.r_[key(everyone, start), key(who[inside], age[inside]), key(everyone, end)])
-    at = np.searchsorted(cuts, key(who, np.maximum(age, start[who]))) # events before start belong to the first cut
-    happened = np.zeros((len(cuts), len(cohort.vocab)), bool); happened[at, cohort.token] = True
+    # events before start belong to the first cut
+    at = np.searchsorted(cuts, key(who, np.maximum(age, start[who])))
+    happened = np.zeros((len(cuts), len(cohort.vocab)), bool)
+    happened[at, cohort.token] = True
     return _between(cuts, happened)
 
 # %% ../../nbs/01_simulator.ipynb #52eb8b04
 def _between(cuts, happened):
     "Intervals between consecutive cuts of the same person."
     person, day = cuts // 100_000, cuts % 100_000
-    first = np.searchsorted(person, person) # first cut of the same person
+    first = np.searchsorted(person, person)  # first cut of the same person
     total = np.cumsum(happened, axis=0, dtype=np.int32)
     had = total - (total[first] - happened[first]) > 0
     i = np.flatnonzero(person[1:] == person[:-1])
@@ -220,36 +330,50 @@ def _truth(world, cohort, table):
     "Columns of the world's codes in the vocabulary, sex of each row."
     columns = np.flatnonzero(cohort.vocab.of_kind('disease', 'death'))
     sex = cohort.subjects.sex.cat.codes.to_numpy()[table.person]
-    if (sex == 2).any(): raise ValueError('found people of unknown sex; the simulated world has two sexes')
+    if (sex == 2).any():
+        raise ValueError('found people of unknown sex; the simulated world has two sexes')
     return columns, sex
 
 # %% ../../nbs/01_simulator.ipynb #00ea7181
-def expected_events(world:World, cohort:Cohort)->pd.DataFrame: # code, observed, expected
+def expected_events(world: World, cohort: Cohort) -> pd.DataFrame:  # code, observed, expected
     "Events inside the windows against the integral of the true hazards."
-    table = intervals(cohort); columns, sex = _truth(world, cohort, table)
-    integral = world.cumulative(table.begin / 365.25, table.end / 365.25, sex, table.had[:, columns])
-    return pd.DataFrame(dict(code=np.array(cohort.vocab.names)[columns],
-                             observed=table.event[:, columns].sum(0), expected=integral.sum(0)))
+    table = intervals(cohort)
+    columns, sex = _truth(world, cohort, table)
+    integral = world.cumulative(
+        table.begin / 365.25, table.end / 365.25, sex, table.had[:, columns]
+    )
+    return pd.DataFrame(
+        dict(
+            code=np.array(cohort.vocab.names)[columns],
+            observed=table.event[:, columns].sum(0),
+            expected=integral.sum(0),
+        )
+    )
 
 # %% ../../nbs/01_simulator.ipynb #d39059b9
-def refitted(world:World, cohort:Cohort, rounds=6)->World:
+def refitted(world: World, cohort: Cohort, rounds=6) -> World:
     "The same world with rates under which every code is expected as often as it is observed."
     for _ in range(rounds):
         counts = expected_events(world, cohort)
-        change = np.log(counts.observed.clip(lower=.5) / counts.expected).to_numpy()
+        change = np.log(counts.observed.clip(lower=0.5) / counts.expected).to_numpy()
         world = replace(world, log_rate=world.log_rate + change)
     return world
 
 # %% ../../nbs/01_simulator.ipynb #3c5349c0
-def events_by_causes(world:World, cohort:Cohort, # hazards to be judged, people to judge them on
-                     causes, # bool [k k]: causes[k, i] where i is taken for a cause of k
-                     most=4)->pd.DataFrame: # rows: 0, 1, ... `most` or more causes had
+def events_by_causes(
+    world: World,
+    cohort: Cohort,  # hazards to be judged, people to judge them on
+    causes,  # bool [k k]: causes[k, i] where i is taken for a cause of k
+    most=4,
+) -> pd.DataFrame:  # rows: 0, 1, ... `most` or more causes had
     "Observed and expected events of all codes, by how many of a code's causes its owner has had."
     table, causes = intervals(cohort), np.asarray(causes, dtype=int)
     columns, sex = _truth(world, cohort, table)
     if causes.shape != (len(columns), len(columns)):
-        raise ValueError(f'found causes of shape {causes.shape}; '
-                         f'expected a row and a column for each of {len(columns)} codes')
+        raise ValueError(
+            f'found causes of shape {causes.shape}; '
+            f'expected a row and a column for each of {len(columns)} codes'
+        )
     had = table.had[:, columns]
     integral = world.cumulative(table.begin / 365.25, table.end / 365.25, sex, had)
     n = np.minimum(had.astype(int) @ causes.T, most).ravel()
@@ -257,9 +381,10 @@ def events_by_causes(world:World, cohort:Cohort, # hazards to be judged, people 
     return pd.DataFrame(dict(observed=sums[0], expected=sums[1])).rename_axis('causes had')
 
 # %% ../../nbs/01_simulator.ipynb #fc140c74
-def oracle_nll(world:World, cohort:Cohort)->float: # per event
+def oracle_nll(world: World, cohort: Cohort) -> float:  # per event
     "Negative log-likelihood per event of the true marginal hazards, inside the windows."
-    table = intervals(cohort); columns, sex = _truth(world, cohort, table)
+    table = intervals(cohort)
+    columns, sex = _truth(world, cohort, table)
     had, event = table.had[:, columns], table.event[:, columns]
     rate = world.hazard(table.end / 365.25, sex, had)
     integral = world.cumulative(table.begin / 365.25, table.end / 365.25, sex, had)
@@ -267,10 +392,20 @@ def oracle_nll(world:World, cohort:Cohort)->float: # per event
 
 # %% ../../nbs/01_simulator.ipynb #80cfd349
 @patch
-def log_hazard_at(self:World, cohort:Cohort, landmark)->np.ndarray: # days, [n] -> [n k] over the world's codes
-    "True log hazard of each person at the age `landmark`, from codes at or before it; -inf where not at risk."
+def log_hazard_at(
+    self: World, cohort: Cohort, landmark
+) -> np.ndarray:  # days, [n] -> [n k] over the world's codes
+    """True log hazard of each person at the age `landmark`, from codes at or before it; -inf where
+    not at risk."""
     columns = np.flatnonzero(cohort.vocab.of_kind('disease', 'death'))
     known = cohort.age <= np.asarray(landmark)[cohort.person]
-    had = np.zeros((len(cohort), len(cohort.vocab)), bool); had[cohort.person[known], cohort.token[known]] = True
+    had = np.zeros((len(cohort), len(cohort.vocab)), bool)
+    had[cohort.person[known], cohort.token[known]] = True
     with np.errstate(divide='ignore'):
-        return np.log(self.hazard(np.asarray(landmark) / 365.25, cohort.subjects.sex.cat.codes.to_numpy(), had[:, columns]))
+        return np.log(
+            self.hazard(
+                np.asarray(landmark) / 365.25,
+                cohort.subjects.sex.cat.codes.to_numpy(),
+                had[:, columns],
+            )
+        )

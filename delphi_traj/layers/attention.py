@@ -7,48 +7,64 @@ __all__ = ['require_mask', 'not_later', 'causal_mask', 'require_aligned', 'next_
            'CausalSelfAttention', 'delphi_tie_mask', 'TrajectoryAttention']
 
 # %% ../../nbs/13_attention.ipynb #bbcf80de
-import math, torch, torch.nn.functional as F
-from torch import nn, Tensor
+import math
+
+import torch
+import torch.nn.functional as F
 from einops import einsum, rearrange
 from fastcore.basics import patch
+from torch import Tensor, nn
+
 from .clock import rotate
-from .groups import split_groups, per_group_linear
+from .groups import per_group_linear, split_groups
 from .mixers import xavier_per_slice_
 
 # %% ../../nbs/13_attention.ipynb #927fe0be
-def require_mask(mask:Tensor, # expected: bool, True = may be read
-                 name:str):   # its name in the error
+def require_mask(
+    mask: Tensor,  # expected: bool, True = may be read
+    name: str,  # its name in the error
+):
     "Refuse a mask that is not boolean (ET.9)."
     if mask.dtype != torch.bool:
-        raise ValueError(f'{name} is {mask.dtype}; expected torch.bool with True = valid, or may be read.')
+        raise ValueError(
+            f'{name} is {mask.dtype}; expected torch.bool with True = valid, or may be read.'
+        )
 
 # %% ../../nbs/13_attention.ipynb #b12fcc79
-def not_later(valid:Tensor, # only its length and device are used, [b l]
-             ) -> Tensor:   # True where key l stands no later than query q, [l l]
+def not_later(
+    valid: Tensor,  # only its length and device are used, [b l]
+) -> Tensor:  # True where key l stands no later than query q, [l l]
     "The order of positions, l <= q (V1.15, ET.11)."
     position = torch.arange(valid.shape[1], device=valid.device)
     return rearrange(position, 'l -> 1 l') <= rearrange(position, 'q -> q 1')
 
 # %% ../../nbs/13_attention.ipynb #7c197852
-def causal_mask(valid:Tensor, # True = valid, [b l]
-               ) -> Tensor:   # True = may be read, [b q l]
+def causal_mask(
+    valid: Tensor,  # True = valid, [b l]
+) -> Tensor:  # True = may be read, [b q l]
     "A position reads itself and the valid positions before it (V1.1, V1.15, ET.9)."
     require_mask(valid, 'valid')
     return rearrange(valid, 'b l -> b 1 l') & not_later(valid)
 
 # %% ../../nbs/13_attention.ipynb #0f01574d
-def require_aligned(query_age:Tensor,  # days, [b q]
-                    event_age:Tensor): # days, [b l]
+def require_aligned(
+    query_age: Tensor,  # days, [b q]
+    event_age: Tensor,  # days, [b l]
+):
     "Refuse next-token queries that do not stand at the events (ET.11)."
     if query_age.shape != event_age.shape:
-        raise ValueError(f'query_age has shape {tuple(query_age.shape)}; expected {tuple(event_age.shape)}, query q '
-                         'standing at event q. For queries that stand elsewhere use all_future_mask.')
+        raise ValueError(
+            f'query_age has shape {tuple(query_age.shape)}; expected {tuple(event_age.shape)}, '
+            'query q '
+            'standing at event q. For queries that stand elsewhere use all_future_mask.'
+        )
 
 # %% ../../nbs/13_attention.ipynb #ee1602cc
-def next_token_mask(valid:Tensor,               # True = valid, [b l]
-                    event_age:Tensor,           # days, [b l]
-                    query_age:Tensor|None=None, # days, [b l]; the events' own ages if None
-                   ) -> Tensor:                 # True = may be read, [b q l]
+def next_token_mask(
+    valid: Tensor,  # True = valid, [b l]
+    event_age: Tensor,  # days, [b l]
+    query_age: Tensor | None = None,  # days, [b l]; the events' own ages if None
+) -> Tensor:  # True = may be read, [b q l]
     "Earlier events may be read, and of the same time those that stand no later (ET.11)."
     require_mask(valid, 'valid')
     query_age = event_age if query_age is None else query_age
@@ -57,19 +73,21 @@ def next_token_mask(valid:Tensor,               # True = valid, [b l]
     return rearrange(valid, 'b l -> b 1 l') & ((t_l < t_q) | ((t_l == t_q) & not_later(valid)))
 
 # %% ../../nbs/13_attention.ipynb #d8012e95
-def all_future_mask(valid:Tensor,     # True = valid, [b l]
-                    event_age:Tensor, # days, [b l]
-                    query_age:Tensor, # days, [b q]
-                   ) -> Tensor:       # True = may be read, [b q l]
+def all_future_mask(
+    valid: Tensor,  # True = valid, [b l]
+    event_age: Tensor,  # days, [b l]
+    query_age: Tensor,  # days, [b q]
+) -> Tensor:  # True = may be read, [b q l]
     "Everything at or before the query's age may be read (ET.10)."
     require_mask(valid, 'valid')
     t_q, t_l = rearrange(query_age, 'b q -> b q 1'), rearrange(event_age, 'b l -> b 1 l')
     return rearrange(valid, 'b l -> b 1 l') & (t_l <= t_q)
 
 # %% ../../nbs/13_attention.ipynb #196abde7
-def masked_softmax(scores:Tensor, # [... l]
-                   mask:Tensor,   # True = may be read, broadcastable to scores
-                  ) -> Tensor:    # [... l], rows sum to 1, or to 0 where nothing may be read
+def masked_softmax(
+    scores: Tensor,  # [... l]
+    mask: Tensor,  # True = may be read, broadcastable to scores
+) -> Tensor:  # [... l], rows sum to 1, or to 0 where nothing may be read
     "Softmax over what may be read; a row with nothing to read is exactly zero (ET.12)."
     require_mask(mask, 'mask')
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
@@ -79,57 +97,73 @@ def masked_softmax(scores:Tensor, # [... l]
 # %% ../../nbs/13_attention.ipynb #b82cd2dd
 class CausalSelfAttention(nn.Module):
     "Multi-head attention with rotated queries and keys and a time bias (V1.1, V5.1)."
-    def __init__(self,
-                 d_model:int,        # width
-                 n_head:int,         # number of heads
-                 dropout:float=0.0): # probability of dropping a weight, in training
+
+    def __init__(
+        self,
+        d_model: int,  # width
+        n_head: int,  # number of heads
+        dropout: float = 0.0,  # probability of dropping a weight, in training
+    ):
         super().__init__()
-        if d_model % n_head: raise ValueError(f'd_model {d_model} is not a multiple of n_head {n_head}; expected d_model = n_head x d_head.')
+        if d_model % n_head:
+            raise ValueError(
+                f'd_model {d_model} is not a multiple of n_head {n_head}; expected d_model = '
+                'n_head x d_head.'
+            )
         self.n_head, self.dropout = n_head, dropout
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(4))
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (
+            nn.Linear(d_model, d_model, bias=False) for _ in range(4)
+        )
 
 # %% ../../nbs/13_attention.ipynb #416f3617
 @patch
-def heads(self:CausalSelfAttention,
-          x:Tensor,   # [b l (h d)]
-         ) -> Tensor: # [b h l d]
+def heads(
+    self: CausalSelfAttention,
+    x: Tensor,  # [b l (h d)]
+) -> Tensor:  # [b h l d]
     "Give every head its own slice of the width."
     return rearrange(x, 'b l (h d) -> b h l d', h=self.n_head)
 
 # %% ../../nbs/13_attention.ipynb #513c3e50
 @patch
-def weights(self:CausalSelfAttention,
-            x:Tensor,                 # [b l d_model]
-            mask:Tensor,              # True = may be read, [b q l], q = l
-            rotation:tuple|None=None, # cosine and sine of `TimeRoPE`, each [b l d_head/2]
-            bias:Tensor|None=None,    # of `RelativeTimeBias`, [b h q l]
-           ) -> Tensor:               # [b h q l], a row sums to 1 or, if it reads nothing, to 0
+def weights(
+    self: CausalSelfAttention,
+    x: Tensor,  # [b l d_model]
+    mask: Tensor,  # True = may be read, [b q l], q = l
+    rotation: tuple | None = None,  # cosine and sine of `TimeRoPE`, each [b l d_head/2]
+    bias: Tensor | None = None,  # of `RelativeTimeBias`, [b h q l]
+) -> Tensor:  # [b h q l], a row sums to 1 or, if it reads nothing, to 0
     "How much each query reads of each event (V1.1, V5.1)."
     q, k = self.heads(self.q_proj(x)), self.heads(self.k_proj(x))
-    if rotation is not None: q, k = rotate(q, *rotation), rotate(k, *rotation)
+    if rotation is not None:
+        q, k = rotate(q, *rotation), rotate(k, *rotation)
     scores = einsum(q, k, 'b h q d, b h l d -> b h q l') / math.sqrt(q.shape[-1])
-    if bias is not None: scores = scores + bias
+    if bias is not None:
+        scores = scores + bias
     return masked_softmax(scores, rearrange(mask, 'b q l -> b 1 q l'))
 
 # %% ../../nbs/13_attention.ipynb #b2aaa56f
 @patch
-def forward(self:CausalSelfAttention,
-            x:Tensor,                 # [b l d_model]
-            mask:Tensor,              # True = may be read, [b q l], q = l
-            rotation:tuple|None=None, # cosine and sine of `TimeRoPE`, each [b l d_head/2]
-            bias:Tensor|None=None,    # of `RelativeTimeBias`, [b h q l]
-           ) -> Tensor:               # [b l d_model]
+def forward(
+    self: CausalSelfAttention,
+    x: Tensor,  # [b l d_model]
+    mask: Tensor,  # True = may be read, [b q l], q = l
+    rotation: tuple | None = None,  # cosine and sine of `TimeRoPE`, each [b l d_head/2]
+    bias: Tensor | None = None,  # of `RelativeTimeBias`, [b h q l]
+) -> Tensor:  # [b l d_model]
     "The weighted mean of the values, through the output map (V1.1)."
     weight = F.dropout(self.weights(x, mask, rotation, bias), self.dropout, self.training)
     read = einsum(weight, self.heads(self.v_proj(x)), 'b h q l, b h l d -> b h q d')
     return self.o_proj(rearrange(read, 'b h q d -> b q (h d)'))
 
 # %% ../../nbs/13_attention.ipynb #e34ad038
-def delphi_tie_mask(mask:Tensor,       # True = may be read, [b q l]
-                    age:Tensor,        # days, [b l]
-                    target_age:Tensor, # days, [b q]: the age of what position q predicts
-                   ) -> Tensor:        # True = may be read, [b q l]
-    "Hide keys of the target's age; a row that is emptied keeps its own position. It depends on the target."
+def delphi_tie_mask(
+    mask: Tensor,  # True = may be read, [b q l]
+    age: Tensor,  # days, [b l]
+    target_age: Tensor,  # days, [b q]: the age of what position q predicts
+) -> Tensor:  # True = may be read, [b q l]
+    """Hide keys of the target's age; a row that is emptied keeps its own position. It depends on
+    the target."""
     require_mask(mask, 'mask')
     left = mask & (rearrange(age, 'b l -> b 1 l') != rearrange(target_age, 'b q -> b q 1'))
     emptied = ~left.any(-1, keepdim=True)
@@ -138,53 +172,68 @@ def delphi_tie_mask(mask:Tensor,       # True = may be read, [b q l]
 # %% ../../nbs/13_attention.ipynb #965daccd
 class TrajectoryAttention(nn.Module):
     "Every trajectory slot reads the event memory on its own (ET.7, ET.8)."
-    def __init__(self,
-                 n_trajectory:int,    # g, number of slots
-                 trajectory_dim:int): # d, width of a slot; the memory has width g d
+
+    def __init__(
+        self,
+        n_trajectory: int,  # g, number of slots
+        trajectory_dim: int,  # d, width of a slot; the memory has width g d
+    ):
         super().__init__()
         if min(n_trajectory, trajectory_dim) < 1:
-            raise ValueError(f'found n_trajectory {n_trajectory}, trajectory_dim {trajectory_dim}; expected both at least 1.')
+            raise ValueError(
+                f'found n_trajectory {n_trajectory}, trajectory_dim {trajectory_dim}; expected '
+                'both at least 1.'
+            )
         self.n_trajectory, d_model = n_trajectory, n_trajectory * trajectory_dim
         self.q_proj = nn.Parameter(torch.empty(n_trajectory, trajectory_dim, trajectory_dim))
         self.k_proj, self.v_proj = (nn.Linear(d_model, d_model, bias=False) for _ in range(2))
         xavier_per_slice_(self.q_proj)
-        for map_ in (self.k_proj, self.v_proj): nn.init.xavier_uniform_(map_.weight)
+        for map_ in (self.k_proj, self.v_proj):
+            nn.init.xavier_uniform_(map_.weight)
 
 # %% ../../nbs/13_attention.ipynb #5618059e
 @patch
-def project_event_memory(self:TrajectoryAttention,
-                         memory:Tensor,            # E, [b l (g d)]
-                         rotation:tuple|None=None, # of `TimeRoPE` at the events' ages, each [b l d/2]
-                        ) -> tuple[Tensor, Tensor]: # keys, rotated if asked for, and values, each [b g l d]
+def project_event_memory(
+    self: TrajectoryAttention,
+    memory: Tensor,  # E, [b l (g d)]
+    rotation: tuple | None = None,  # of `TimeRoPE` at the events' ages, each [b l d/2]
+) -> tuple[Tensor, Tensor]:  # keys, rotated if asked for, and values, each [b g l d]
     "Keys and values of every slot; made once and read by all rounds (ET.4, ET.7)."
-    k, v = (rearrange(proj(memory), 'b l (g d) -> b g l d', g=self.n_trajectory) for proj in (self.k_proj, self.v_proj))
+    k, v = (
+        rearrange(proj(memory), 'b l (g d) -> b g l d', g=self.n_trajectory)
+        for proj in (self.k_proj, self.v_proj)
+    )
     return (k if rotation is None else rotate(k, *rotation)), v
 
 # %% ../../nbs/13_attention.ipynb #4fedd8fc
 @patch
-def weights(self:TrajectoryAttention,
-            state:Tensor,             # normalised slots, [b q g d]
-            memory:tuple,             # keys and values, each [b g l d]
-            mask:Tensor,              # True = may be read, [b q l]
-            rotation:tuple|None=None, # of `TimeRoPE` at the queries' ages, each [b q d/2]
-            bias:Tensor|None=None,    # of `RelativeTimeBias`, [b g q l]
-           ) -> Tensor:               # [b g q l], a row sums to 1 or, if it reads nothing, to 0
+def weights(
+    self: TrajectoryAttention,
+    state: Tensor,  # normalised slots, [b q g d]
+    memory: tuple,  # keys and values, each [b g l d]
+    mask: Tensor,  # True = may be read, [b q l]
+    rotation: tuple | None = None,  # of `TimeRoPE` at the queries' ages, each [b q d/2]
+    bias: Tensor | None = None,  # of `RelativeTimeBias`, [b g q l]
+) -> Tensor:  # [b g q l], a row sums to 1 or, if it reads nothing, to 0
     "How much each slot of each query reads of each event (ET.7)."
     q = rearrange(per_group_linear(state, self.q_proj), 'b q g d -> b g q d')
-    if rotation is not None: q = rotate(q, *rotation)
+    if rotation is not None:
+        q = rotate(q, *rotation)
     scores = einsum(q, memory[0], 'b g q d, b g l d -> b g q l') / math.sqrt(q.shape[-1])
-    if bias is not None: scores = scores + bias
+    if bias is not None:
+        scores = scores + bias
     return masked_softmax(scores, rearrange(mask, 'b q l -> b 1 q l'))
 
 # %% ../../nbs/13_attention.ipynb #52f68612
 @patch
-def forward(self:TrajectoryAttention,
-            state:Tensor,             # normalised slots, [b q g d]
-            memory:tuple,             # of `project_event_memory`
-            mask:Tensor,              # True = may be read, [b q l]
-            rotation:tuple|None=None, # of `TimeRoPE` at the queries' ages, each [b q d/2]
-            bias:Tensor|None=None,    # of `RelativeTimeBias`, [b g q l]
-           ) -> Tensor:               # what each slot has read, [b q g d]
+def forward(
+    self: TrajectoryAttention,
+    state: Tensor,  # normalised slots, [b q g d]
+    memory: tuple,  # of `project_event_memory`
+    mask: Tensor,  # True = may be read, [b q l]
+    rotation: tuple | None = None,  # of `TimeRoPE` at the queries' ages, each [b q d/2]
+    bias: Tensor | None = None,  # of `RelativeTimeBias`, [b g q l]
+) -> Tensor:  # what each slot has read, [b q g d]
     "The weighted mean of each slot's own values, with no map across slots after it (ET.7, ET.8)."
     weight = self.weights(state, memory, mask, rotation, bias)
     return einsum(weight, memory[1], 'b g q l, b g l d -> b q g d')

@@ -6,25 +6,33 @@
 __all__ = ['DAYS_PER_YEAR', 'require_wide', 'years', 'AgeEncoding', 'TimeRoPE', 'rotate', 'GaussianRBF', 'RelativeTimeBias']
 
 # %% ../../nbs/12_clock.ipynb #9c37b25c
-import math, torch, torch.nn.functional as F
-from torch import nn, Tensor
+import math
+
+import torch
+import torch.nn.functional as F
 from einops import rearrange
 from fastcore.basics import patch
+from torch import Tensor, nn
 
 # %% ../../nbs/12_clock.ipynb #3db03984
 DAYS_PER_YEAR = 365.25
 
 # %% ../../nbs/12_clock.ipynb #9756c2fc
-def require_wide(value:Tensor, # a tensor that carries time
-                 name:str):    # its name in the error
+def require_wide(
+    value: Tensor,  # a tensor that carries time
+    name: str,  # its name in the error
+):
     "Refuse a time that is held in 16 bits."
     if value.dtype in (torch.bfloat16, torch.float16):
-        raise ValueError(f'{name} is {value.dtype}; expected float32 or wider. Keep ages and the clock '
-                         'in float32 and use torch.autocast for 16-bit matmuls.')
+        raise ValueError(
+            f'{name} is {value.dtype}; expected float32 or wider. Keep ages and the clock '
+            'in float32 and use torch.autocast for 16-bit matmuls.'
+        )
 
 # %% ../../nbs/12_clock.ipynb #385108e4
-def years(age:Tensor, # days, any shape
-         ) -> Tensor: # years, the same shape
+def years(
+    age: Tensor,  # days, any shape
+) -> Tensor:  # years, the same shape
     "Age in years, at least float32."
     require_wide(age, 'age')
     return age / DAYS_PER_YEAR
@@ -32,53 +40,71 @@ def years(age:Tensor, # days, any shape
 # %% ../../nbs/12_clock.ipynb #9132a5dc
 class AgeEncoding(nn.Module):
     "Sinusoids of age plus a small MLP of age (ET.13)."
-    def __init__(self,
-                 d_model:int,   # width, even
-                 hidden:int=8): # hidden units of the MLP
+
+    def __init__(
+        self,
+        d_model: int,  # width, even
+        hidden: int = 8,  # hidden units of the MLP
+    ):
         super().__init__()
-        if d_model % 2: raise ValueError(f'd_model is {d_model}; expected an even width: each frequency fills a sine and a cosine.')
-        self.register_buffer('frequency', 10_000 ** (-torch.arange(0, d_model, 2) / d_model)) # radians per year
+        if d_model % 2:
+            raise ValueError(
+                f'd_model is {d_model}; expected an even width: each frequency fills a sine and a '
+                'cosine.'
+            )
+        # radians per year
+        self.register_buffer('frequency', 10_000 ** (-torch.arange(0, d_model, 2) / d_model))
         self.rise, self.out = nn.Linear(1, hidden), nn.Linear(hidden, d_model)
 
 # %% ../../nbs/12_clock.ipynb #8ca53a00
 @patch
-def forward(self:AgeEncoding,
-            age:Tensor,  # days, [b l]
-           ) -> Tensor:  # [b l d_model]
+def forward(
+    self: AgeEncoding,
+    age: Tensor,  # days, [b l]
+) -> Tensor:  # [b l d_model]
     "The sum of waves and curve, at the precision of the buffer."
     require_wide(self.frequency, 'AgeEncoding.frequency')
     t = rearrange(years(age), 'b l -> b l 1').to(self.frequency.dtype)
     wave = torch.cat([(t * self.frequency).sin(), (t * self.frequency).cos()], -1)
-    rise = t / 100 * self.rise.weight[:, 0] + self.rise.bias # a product: autocast would round t in a matmul
+    # a product: autocast would round t in a matmul
+    rise = t / 100 * self.rise.weight[:, 0] + self.rise.bias
     return wave + self.out(F.gelu(rise))
 
 # %% ../../nbs/12_clock.ipynb #f11e6f73
 class TimeRoPE(nn.Module):
     "The angles, frequency times age, by which queries and keys are turned (V1.1, ET.13)."
-    def __init__(self,
-                 d_head:int,            # head width, even
-                 shortest:float=1/12,   # shortest period, years
-                 longest:float=100.0):  # longest period, years
+
+    def __init__(
+        self,
+        d_head: int,  # head width, even
+        shortest: float = 1 / 12,  # shortest period, years
+        longest: float = 100.0,  # longest period, years
+    ):
         super().__init__()
-        if d_head % 2: raise ValueError(f'd_head is {d_head}; expected an even width: a rotation turns pairs of numbers.')
+        if d_head % 2:
+            raise ValueError(
+                f'd_head is {d_head}; expected an even width: a rotation turns pairs of numbers.'
+            )
         period = torch.logspace(math.log10(shortest), math.log10(longest), d_head // 2)
-        self.register_buffer('frequency', 2 * math.pi / period) # radians per year
+        self.register_buffer('frequency', 2 * math.pi / period)  # radians per year
 
 # %% ../../nbs/12_clock.ipynb #f4e79c97
 @patch
-def forward(self:TimeRoPE,
-            age:Tensor,                # days, [b l]
-           ) -> tuple[Tensor, Tensor]: # cosine and sine, each [b l d_head/2]
+def forward(
+    self: TimeRoPE,
+    age: Tensor,  # days, [b l]
+) -> tuple[Tensor, Tensor]:  # cosine and sine, each [b l d_head/2]
     "Cosine and sine of the angles, never narrower than float32."
     require_wide(self.frequency, 'TimeRoPE.frequency')
     angle = rearrange(years(age), 'b l -> b l 1').to(self.frequency.dtype) * self.frequency
     return angle.cos(), angle.sin()
 
 # %% ../../nbs/12_clock.ipynb #cd6a7c2f
-def rotate(x:Tensor,   # queries or keys, [b h l d]
-           cos:Tensor, # [b l d/2]
-           sin:Tensor, # [b l d/2]
-          ) -> Tensor: # [b h l d], in the type of x
+def rotate(
+    x: Tensor,  # queries or keys, [b h l d]
+    cos: Tensor,  # [b l d/2]
+    sin: Tensor,  # [b l d/2]
+) -> Tensor:  # [b h l d], in the type of x
     "Turn each pair (x_i, x_{i + d/2}) of every head by its angle (V1.1, ET.13)."
     cos, sin = rearrange(cos, 'b l f -> b 1 l f'), rearrange(sin, 'b l f -> b 1 l f')
     first, second = x.chunk(2, -1)
@@ -87,32 +113,44 @@ def rotate(x:Tensor,   # queries or keys, [b h l d]
 # %% ../../nbs/12_clock.ipynb #2a4e19f6
 class GaussianRBF(nn.Module):
     "Gaussian bumps on the time gap, evenly spaced in log(1 + years) (ET.13)."
-    def __init__(self,
-                 n_rbf:int=12,          # number of bumps, at least 2
-                 longest:float=100.0):  # last centre, years
+
+    def __init__(
+        self,
+        n_rbf: int = 12,  # number of bumps, at least 2
+        longest: float = 100.0,  # last centre, years
+    ):
         super().__init__()
-        if n_rbf < 2: raise ValueError(f'n_rbf is {n_rbf}; expected at least 2, one centre at 0 and one at {longest} years.')
-        self.register_buffer('centre', torch.linspace(0, math.log1p(longest), n_rbf)) # log(1 + years)
-        self.register_buffer('width', self.centre[1].clone())                         # log(1 + years)
+        if n_rbf < 2:
+            raise ValueError(
+                f'n_rbf is {n_rbf}; expected at least 2, one centre at 0 and one at {longest} '
+                'years.'
+            )
+        # log(1 + years)
+        self.register_buffer('centre', torch.linspace(0, math.log1p(longest), n_rbf))
+        self.register_buffer('width', self.centre[1].clone())  # log(1 + years)
 
 # %% ../../nbs/12_clock.ipynb #abb76b77
 @patch
-def forward(self:GaussianRBF,
-            query_age:Tensor, # days, [b q]
-            key_age:Tensor,   # days, [b l]
-           ) -> Tensor:       # [b q l r]
+def forward(
+    self: GaussianRBF,
+    query_age: Tensor,  # days, [b q]
+    key_age: Tensor,  # days, [b l]
+) -> Tensor:  # [b q l r]
     "Every bump at every gap between a query and a key (ET.13)."
     require_wide(self.centre, 'GaussianRBF.centre')
     gap = rearrange(query_age, 'b q -> b q 1 1') - rearrange(key_age, 'b l -> b 1 l 1')
     distance = torch.log1p(years(gap).abs()).to(self.centre.dtype) - self.centre
-    return torch.exp(-distance**2 / (2 * self.width**2))
+    return torch.exp(-(distance**2) / (2 * self.width**2))
 
 # %% ../../nbs/12_clock.ipynb #5db8792e
 class RelativeTimeBias(nn.Module):
     "What each head adds to its score for a time gap (V5.10, ET.13)."
-    def __init__(self,
-                 n_rbf:int,   # number of bumps
-                 n_head:int): # number of heads or slots
+
+    def __init__(
+        self,
+        n_rbf: int,  # number of bumps
+        n_head: int,  # number of heads or slots
+    ):
         super().__init__()
         self.rbf_proj = nn.Linear(n_rbf, n_head, bias=False)
         self.time_bias_scale = nn.Parameter(torch.tensor(1.0))
@@ -120,8 +158,9 @@ class RelativeTimeBias(nn.Module):
 
 # %% ../../nbs/12_clock.ipynb #07d06aa9
 @patch
-def forward(self:RelativeTimeBias,
-            rbf:Tensor, # bumps, [b q l r]
-           ) -> Tensor: # [b h q l]
+def forward(
+    self: RelativeTimeBias,
+    rbf: Tensor,  # bumps, [b q l r]
+) -> Tensor:  # [b h q l]
     "The bias of every head at every gap (V5.10)."
     return rearrange(self.time_bias_scale * self.rbf_proj(rbf), 'b q l h -> b h q l')

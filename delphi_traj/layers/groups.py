@@ -7,42 +7,45 @@ __all__ = ['group_width', 'split_groups', 'merge_groups', 'per_group_linear', 'G
 
 # %% ../../nbs/10_groups.ipynb #d9e384ba
 import torch
-from torch import nn, Tensor
-from einops import rearrange, einsum
+from einops import einsum, rearrange
+from torch import Tensor, nn
 
 # %% ../../nbs/10_groups.ipynb #1ec61fec
 def group_width(
-    d_model:int, # width of the hidden vector, d = n_group * d_group
-    n_group:int, # number of groups
-)->int: # d_group
+    d_model: int,  # width of the hidden vector, d = n_group * d_group
+    n_group: int,  # number of groups
+) -> int:  # d_group
     "The width of one group (V1.4), or an error when the groups do not fill the vector."
-    if n_group < 1: raise ValueError(f"n_group is {n_group}; at least 1 group is needed.")
+    if n_group < 1:
+        raise ValueError(f"n_group is {n_group}; at least 1 group is needed.")
     if d_model < 1 or d_model % n_group:
-        raise ValueError(f"A width of {d_model} does not divide into {n_group} groups: expected d_model = "
-                         f"n_group * d_group with d_group >= 1. Change d_model or the number of heads.")
+        raise ValueError(
+            f"A width of {d_model} does not divide into {n_group} groups: expected d_model = "
+            f"n_group * d_group with d_group >= 1. Change d_model or the number of heads."
+        )
     return d_model // n_group
 
 # %% ../../nbs/10_groups.ipynb #ce0d7bb8
 def split_groups(
-    x:Tensor,    # hidden vectors, [... (g d)]
-    n_group:int, # g
-)->Tensor:       # [... g d], a view where the memory allows one
+    x: Tensor,  # hidden vectors, [... (g d)]
+    n_group: int,  # g
+) -> Tensor:  # [... g d], a view where the memory allows one
     "Cut the last axis into consecutive groups (V1.4)."
     group_width(x.shape[-1], n_group)
     return rearrange(x, '... (g d) -> ... g d', g=n_group)
 
 # %% ../../nbs/10_groups.ipynb #59ab0258
 def merge_groups(
-    x:Tensor, # [... g d]
-)->Tensor:    # [... (g d)]
+    x: Tensor,  # [... g d]
+) -> Tensor:  # [... (g d)]
     "Put the groups back in one vector; the inverse of `split_groups` (V1.8)."
     return rearrange(x, '... g d -> ... (g d)')
 
 # %% ../../nbs/10_groups.ipynb #5f6d5f60
 def per_group_linear(
-    x:Tensor,      # [... g d]
-    weight:Tensor, # one matrix per group, [g d e]
-)->Tensor:         # [... g e]
+    x: Tensor,  # [... g d]
+    weight: Tensor,  # one matrix per group, [g d e]
+) -> Tensor:  # [... g e]
     "Multiply every group by its own matrix (V1.5), as one batched product on [g t d]."
     rows = rearrange(x, '... g d -> g (...) d').contiguous()
     return rearrange(rows @ weight, 'g t e -> t g e').reshape(*x.shape[:-1], weight.shape[-1])
@@ -50,13 +53,17 @@ def per_group_linear(
 # %% ../../nbs/10_groups.ipynb #3d63e0e5
 class GroupAlign(nn.Module):
     "Learned alignment of the coordinates inside each group, identity at the start (V1.5)."
-    def __init__(self,
-        n_group:int, # g
-        d_group:int, # d
+
+    def __init__(
+        self,
+        n_group: int,  # g
+        d_group: int,  # d
     ):
         super().__init__()
         self.weight = nn.Parameter(torch.eye(d_group).repeat(n_group, 1, 1))
-    def forward(self,
-        x:Tensor, # [... g d]
-    )->Tensor:    # [... g d]
+
+    def forward(
+        self,
+        x: Tensor,  # [... g d]
+    ) -> Tensor:  # [... g d]
         return per_group_linear(x, self.weight)

@@ -11,21 +11,25 @@ __all__ = ['LATER', 'MIXERS', 'STAGE_DEFAULTS', 'FeedForward', 'SwiGLU', 'groupe
 # %% ../../nbs/11_mixers.ipynb #2b29f1b3
 import importlib
 import math
-import torch
 from collections.abc import Callable
 from inspect import signature
-from torch import nn, Tensor
-from torch.nn import functional as F
-from einops import rearrange, einsum
+
+import torch
+from einops import einsum, rearrange
 from fastcore.basics import patch
-from .groups import group_width, split_groups, merge_groups, per_group_linear
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .groups import group_width, merge_groups, per_group_linear, split_groups
 
 # %% ../../nbs/11_mixers.ipynb #64e47192
 class FeedForward(nn.Module):
     "The two-layer feed-forward branch that the mixers replace (V1.12)."
-    def __init__(self,
-        d_model:int,          # width of the hidden vector
-        hidden:int|None=None, # hidden width, 4 * d_model if None
+
+    def __init__(
+        self,
+        d_model: int,  # width of the hidden vector
+        hidden: int | None = None,  # hidden width, 4 * d_model if None
     ):
         super().__init__()
         hidden = 4 * d_model if hidden is None else hidden
@@ -33,17 +37,20 @@ class FeedForward(nn.Module):
 
 # %% ../../nbs/11_mixers.ipynb #7e96a3df
 @patch
-def forward(self:FeedForward,
-    x:Tensor, # [... d_model]
-)->Tensor:    # [... d_model]
+def forward(
+    self: FeedForward,
+    x: Tensor,  # [... d_model]
+) -> Tensor:  # [... d_model]
     return self.net(x)
 
 # %% ../../nbs/11_mixers.ipynb #b69269bf
 class SwiGLU(nn.Module):
     "The full-width SwiGLU branch with biases, the historical baseline (V1.12)."
-    def __init__(self,
-        d_model:int,          # width of the hidden vector
-        hidden:int|None=None, # hidden width, 5 * d_model // 2 if None
+
+    def __init__(
+        self,
+        d_model: int,  # width of the hidden vector
+        hidden: int | None = None,  # hidden width, 5 * d_model // 2 if None
     ):
         super().__init__()
         hidden = 5 * d_model // 2 if hidden is None else hidden
@@ -52,30 +59,31 @@ class SwiGLU(nn.Module):
 
 # %% ../../nbs/11_mixers.ipynb #333aa1e1
 @patch
-def forward(self:SwiGLU,
-    x:Tensor, # [... d_model]
-)->Tensor:    # [... d_model]
+def forward(
+    self: SwiGLU,
+    x: Tensor,  # [... d_model]
+) -> Tensor:  # [... d_model]
     return self.output_proj(F.silu(self.gate_proj(x)) * self.value_proj(x))
 
 # %% ../../nbs/11_mixers.ipynb #a2f62c63
 def grouped_swiglu_einsum(
-    x:Tensor,      # [... n i]
-    gate:Tensor,   # [n i h]
-    value:Tensor,  # [n i h]
-    output:Tensor, # [n h i]
-)->Tensor:         # [... n i]
+    x: Tensor,  # [... n i]
+    gate: Tensor,  # [n i h]
+    value: Tensor,  # [n i h]
+    output: Tensor,  # [n h i]
+) -> Tensor:  # [... n i]
     "A SwiGLU of its own for each block n, letter by letter; the reference (V1.6-V1.8, V5.3)."
-    G = einsum(x, gate,  '... n i, n i h -> ... n h')
+    G = einsum(x, gate, '... n i, n i h -> ... n h')
     V = einsum(x, value, '... n i, n i h -> ... n h')
     return einsum(F.silu(G) * V, output, '... n h, n h i -> ... n i')
 
 # %% ../../nbs/11_mixers.ipynb #4175af45
 def grouped_swiglu(
-    x:Tensor,      # [... n i]
-    gate:Tensor,   # [n i h]
-    value:Tensor,  # [n i h]
-    output:Tensor, # [n h i]
-)->Tensor:         # [... n i]
+    x: Tensor,  # [... n i]
+    gate: Tensor,  # [n i h]
+    value: Tensor,  # [n i h]
+    output: Tensor,  # [n h i]
+) -> Tensor:  # [... n i]
     "A SwiGLU of its own for each block n, as batched products on [n t i] (V1.6-V1.8, V5.3)."
     rows = rearrange(x, '... n i -> n (...) i').contiguous()
     M = F.silu(rows @ gate) * (rows @ value)
@@ -83,124 +91,148 @@ def grouped_swiglu(
 
 # %% ../../nbs/11_mixers.ipynb #2264b256
 def cross_group_swiglu(
-    x:Tensor,      # [... g d]
-    gate:Tensor,   # [d g h]
-    value:Tensor,  # [d g h]
-    output:Tensor, # [d h g]
-)->Tensor:         # [... g d]
+    x: Tensor,  # [... g d]
+    gate: Tensor,  # [d g h]
+    value: Tensor,  # [d g h]
+    output: Tensor,  # [d h g]
+) -> Tensor:  # [... g d]
     "A SwiGLU along the groups, one for each inner coordinate d (V1.6-V1.8, V5.6, ET.14)."
     y = grouped_swiglu(rearrange(x, '... g d -> ... d g'), gate, value, output)
     return rearrange(y, '... d g -> ... g d')
 
 # %% ../../nbs/11_mixers.ipynb #3d400a4b
 def xavier_per_slice_(
-    weight:Tensor, # one matrix per block, [n i h]
-)->Tensor:         # the same tensor, filled
+    weight: Tensor,  # one matrix per block, [n i h]
+) -> Tensor:  # the same tensor, filled
     "Fill every slice uniformly within its own Xavier bound sqrt(6 / (i + h)) (V1.14, V5.9)."
     bound = math.sqrt(6 / sum(weight.shape[-2:]))
     return nn.init.uniform_(weight, -bound, bound)
 
 # %% ../../nbs/11_mixers.ipynb #d55a1cf6
 def unfilled(
-    *shape:int, # the document's storage shape
-)->nn.Parameter:
+    *shape: int,  # the document's storage shape
+) -> nn.Parameter:
     "A parameter without values yet; `reset_parameters` fills it."
     return nn.Parameter(torch.empty(*shape))
 
 # %% ../../nbs/11_mixers.ipynb #180fc6ba
 class TrajectoryMixer(nn.Module):
     "A SwiGLU along the trajectory axis and nothing else (ET.14)."
-    def __init__(self,
-        n_trajectory:int,     # g
-        trajectory_dim:int,   # d
-        hidden:int|None=None, # h, 4 * n_trajectory if None
+
+    def __init__(
+        self,
+        n_trajectory: int,  # g
+        trajectory_dim: int,  # d
+        hidden: int | None = None,  # h, 4 * n_trajectory if None
     ):
         super().__init__()
         g, d, h = n_trajectory, trajectory_dim, 4 * n_trajectory if hidden is None else hidden
-        if min(g, d, h) < 1: raise ValueError(f"Found n_trajectory={g}, trajectory_dim={d}, hidden={h}; each must be at least 1.")
-        self.gate_proj, self.value_proj, self.output_proj = unfilled(d, g, h), unfilled(d, g, h), unfilled(d, h, g)
+        if min(g, d, h) < 1:
+            raise ValueError(
+                f"Found n_trajectory={g}, trajectory_dim={d}, hidden={h}; each must be at least 1."
+            )
+        self.gate_proj = unfilled(d, g, h)
+        self.value_proj = unfilled(d, g, h)
+        self.output_proj = unfilled(d, h, g)
         self.reset_parameters()
 
 # %% ../../nbs/11_mixers.ipynb #4540cb3d
 @patch
-def reset_parameters(self:TrajectoryMixer):
+def reset_parameters(self: TrajectoryMixer):
     "Gate and value Xavier per inner coordinate, output N(0, 1e-3)."
-    for w in (self.gate_proj, self.value_proj): xavier_per_slice_(w)
+    for w in (self.gate_proj, self.value_proj):
+        xavier_per_slice_(w)
     nn.init.normal_(self.output_proj, std=1e-3)
 
 # %% ../../nbs/11_mixers.ipynb #81cdba44
 @patch
-def forward(self:TrajectoryMixer,
-    x:Tensor, # trajectory state, [... g d]
-)->Tensor:    # its update, [... g d]
+def forward(
+    self: TrajectoryMixer,
+    x: Tensor,  # trajectory state, [... g d]
+) -> Tensor:  # its update, [... g d]
     return cross_group_swiglu(x, self.gate_proj, self.value_proj, self.output_proj)
 
 # %% ../../nbs/11_mixers.ipynb #5d280d53
 class TrajMixerV1(nn.Module):
     "Alignment inside groups, then a SwiGLU across groups: the branch alone (V1.5-V1.11)."
-    def __init__(self,
-        d_model:int,         # width of the hidden vector, g * d
-        n_group:int,         # g, the number of heads
-        hidden_group:int=20, # h, a free width
+
+    def __init__(
+        self,
+        d_model: int,  # width of the hidden vector, g * d
+        n_group: int,  # g, the number of heads
+        hidden_group: int = 20,  # h, a free width
     ):
         super().__init__()
         g, d, h = n_group, group_width(d_model, n_group), hidden_group
-        if h < 1: raise ValueError(f"hidden_group is {h}; it must be at least 1.")
+        if h < 1:
+            raise ValueError(f"hidden_group is {h}; it must be at least 1.")
         self.group_align = unfilled(g, d, d)
-        self.gate_proj, self.value_proj, self.output_proj = unfilled(d, g, h), unfilled(d, g, h), unfilled(d, h, g)
+        self.gate_proj = unfilled(d, g, h)
+        self.value_proj = unfilled(d, g, h)
+        self.output_proj = unfilled(d, h, g)
         self.reset_parameters()
 
 # %% ../../nbs/11_mixers.ipynb #e554898a
 @patch
-def reset_parameters(self:TrajMixerV1):
+def reset_parameters(self: TrajMixerV1):
     "Identity alignment, Xavier gate and value, output N(0, 1e-3) (V1.14)."
-    with torch.no_grad(): self.group_align.copy_(torch.eye(self.group_align.shape[-1]))
-    for w in (self.gate_proj, self.value_proj): xavier_per_slice_(w)
+    with torch.no_grad():
+        self.group_align.copy_(torch.eye(self.group_align.shape[-1]))
+    for w in (self.gate_proj, self.value_proj):
+        xavier_per_slice_(w)
     nn.init.normal_(self.output_proj, std=1e-3)
 
 # %% ../../nbs/11_mixers.ipynb #27264249
 @patch
-def forward(self:TrajMixerV1,
-    x:Tensor, # normalised hidden vectors N, [... (g d)]
-)->Tensor:    # Delta, [... (g d)]
+def forward(
+    self: TrajMixerV1,
+    x: Tensor,  # normalised hidden vectors N, [... (g d)]
+) -> Tensor:  # Delta, [... (g d)]
     Z = per_group_linear(split_groups(x, len(self.group_align)), self.group_align)
     return merge_groups(cross_group_swiglu(Z, self.gate_proj, self.value_proj, self.output_proj))
 
 # %% ../../nbs/11_mixers.ipynb #bbc10d31
 class PreNormResidual(nn.Module):
     "A stage around a branch: x + Dropout(branch(norm(x))) (V1.2, V1.3)."
-    def __init__(self,
-        norm:nn.Module,    # applied to the branch's input only
-        branch:nn.Module,  # [... d_model] -> [... d_model]
-        dropout:float=0.0, # probability, on the branch's output
+
+    def __init__(
+        self,
+        norm: nn.Module,  # applied to the branch's input only
+        branch: nn.Module,  # [... d_model] -> [... d_model]
+        dropout: float = 0.0,  # probability, on the branch's output
     ):
         super().__init__()
         self.norm, self.branch, self.dropout = norm, branch, nn.Dropout(dropout)
 
 # %% ../../nbs/11_mixers.ipynb #20305dd2
 @patch
-def forward(self:PreNormResidual,
-    x:Tensor, # residual stream, [... d_model]
-)->Tensor:    # [... d_model]
+def forward(
+    self: PreNormResidual,
+    x: Tensor,  # residual stream, [... d_model]
+) -> Tensor:  # [... d_model]
     return x + self.dropout(self.branch(self.norm(x)))
 
 # %% ../../nbs/11_mixers.ipynb #94a9bdea
 class GroupLayerNorm(nn.Module):
     "LayerNorm inside each group, an ablation and never the default (V1.13)."
-    def __init__(self,
-        n_group:int, # g
-        d_group:int, # d
-        eps:float=1e-5,
+
+    def __init__(
+        self,
+        n_group: int,  # g
+        d_group: int,  # d
+        eps: float = 1e-5,
     ):
         super().__init__()
         self.eps = eps
-        self.weight, self.bias = nn.Parameter(torch.ones(n_group, d_group)), nn.Parameter(torch.zeros(n_group, d_group))
+        self.weight = nn.Parameter(torch.ones(n_group, d_group))
+        self.bias = nn.Parameter(torch.zeros(n_group, d_group))
 
 # %% ../../nbs/11_mixers.ipynb #21d8b93c
 @patch
-def forward(self:GroupLayerNorm,
-    x:Tensor, # [... (g d)]
-)->Tensor:    # [... (g d)]
+def forward(
+    self: GroupLayerNorm,
+    x: Tensor,  # [... (g d)]
+) -> Tensor:  # [... (g d)]
     n_group, d_group = self.weight.shape
     z = F.layer_norm(split_groups(x, n_group), (d_group,), eps=self.eps)
     return merge_groups(z * self.weight + self.bias)
@@ -208,87 +240,104 @@ def forward(self:GroupLayerNorm,
 # %% ../../nbs/11_mixers.ipynb #8165e660
 class TrajMixerV5(nn.Module):
     "The whole stage: norm, SwiGLU inside groups, static gate, SwiGLU across, residual (V5.2-V5.8)."
-    def __init__(self,
-        d_model:int,       # width of the hidden vector, g * d
-        n_group:int,       # g, the number of heads
-        dropout:float=0.0, # probability, on the update
+
+    def __init__(
+        self,
+        d_model: int,  # width of the hidden vector, g * d
+        n_group: int,  # g, the number of heads
+        dropout: float = 0.0,  # probability, on the update
     ):
         super().__init__()
         g, d = n_group, group_width(d_model, n_group)
         self.norm, self.dropout = nn.LayerNorm(d_model), nn.Dropout(dropout)
-        self.intra_gate_proj, self.intra_value_proj = unfilled(g, d, 4*d), unfilled(g, d, 4*d)
-        self.intra_output_proj, self.intra_gate_logits = unfilled(g, 4*d, d), unfilled(g, d)
-        self.gate_proj, self.value_proj, self.output_proj = unfilled(d, g, 4*g), unfilled(d, g, 4*g), unfilled(d, 4*g, g)
+        self.intra_gate_proj, self.intra_value_proj = unfilled(g, d, 4 * d), unfilled(g, d, 4 * d)
+        self.intra_output_proj, self.intra_gate_logits = unfilled(g, 4 * d, d), unfilled(g, d)
+        self.gate_proj = unfilled(d, g, 4 * g)
+        self.value_proj = unfilled(d, g, 4 * g)
+        self.output_proj = unfilled(d, 4 * g, g)
         self.reset_parameters()
 
 # %% ../../nbs/11_mixers.ipynb #c8510cae
 @patch
-def reset_parameters(self:TrajMixerV5):
+def reset_parameters(self: TrajMixerV5):
     "Xavier per slice, gate at 0.1, last output N(0, 1e-3), LayerNorm default (V5.4, V5.9)."
     self.norm.reset_parameters()
-    for w in (self.intra_gate_proj, self.intra_value_proj, self.intra_output_proj, self.gate_proj, self.value_proj):
+    for w in (
+        self.intra_gate_proj,
+        self.intra_value_proj,
+        self.intra_output_proj,
+        self.gate_proj,
+        self.value_proj,
+    ):
         xavier_per_slice_(w)
-    nn.init.constant_(self.intra_gate_logits, math.log(.1 / .9))
+    nn.init.constant_(self.intra_gate_logits, math.log(0.1 / 0.9))
     nn.init.normal_(self.output_proj, std=1e-3)
 
 # %% ../../nbs/11_mixers.ipynb #f48e1c01
 @patch
-def intra(self:TrajMixerV5,
-    G:Tensor, # [... g d]
-)->Tensor:    # P, [... g d]
+def intra(
+    self: TrajMixerV5,
+    G: Tensor,  # [... g d]
+) -> Tensor:  # P, [... g d]
     "The SwiGLU inside each group (V5.3)."
     return grouped_swiglu(G, self.intra_gate_proj, self.intra_value_proj, self.intra_output_proj)
 
 # %% ../../nbs/11_mixers.ipynb #91d063a6
 @patch(as_prop=True)
-def gate(self:TrajMixerV5)->Tensor: # Gamma, between 0 and 1, [g d]
+def gate(self: TrajMixerV5) -> Tensor:  # Gamma, between 0 and 1, [g d]
     "The static gate, the same for every person and event (V5.4)."
     return torch.sigmoid(self.intra_gate_logits)
 
 # %% ../../nbs/11_mixers.ipynb #e97ca8db
 @patch
-def fuse(self:TrajMixerV5,
-    G:Tensor, # [... g d]
-)->Tensor:    # U, [... g d]
+def fuse(
+    self: TrajMixerV5,
+    G: Tensor,  # [... g d]
+) -> Tensor:  # U, [... g d]
     "Add the gated result of the inside mixing (V5.5)."
     return G + self.gate * self.intra(G)
 
 # %% ../../nbs/11_mixers.ipynb #5c95eaaf
 @patch
-def cross(self:TrajMixerV5,
-    U:Tensor, # [... g d]
-)->Tensor:    # [... g d]
+def cross(
+    self: TrajMixerV5,
+    U: Tensor,  # [... g d]
+) -> Tensor:  # [... g d]
     "The SwiGLU across groups (V5.6)."
     return cross_group_swiglu(U, self.gate_proj, self.value_proj, self.output_proj)
 
 # %% ../../nbs/11_mixers.ipynb #bd08a597
 @patch
-def update(self:TrajMixerV5,
-    x:Tensor, # residual stream, [... (g d)]
-)->Tensor:    # Delta before dropout, [... (g d)]
+def update(
+    self: TrajMixerV5,
+    x: Tensor,  # residual stream, [... (g d)]
+) -> Tensor:  # Delta before dropout, [... (g d)]
     "What the stage adds to its input (V5.2-V5.6)."
     G = split_groups(self.norm(x), len(self.intra_gate_logits))
     return merge_groups(self.cross(self.fuse(G)))
 
 # %% ../../nbs/11_mixers.ipynb #c7cad10b
 @patch
-def forward(self:TrajMixerV5,
-    x:Tensor, # residual stream, [... (g d)]
-)->Tensor:    # [... (g d)]
+def forward(
+    self: TrajMixerV5,
+    x: Tensor,  # residual stream, [... (g d)]
+) -> Tensor:  # [... (g d)]
     return x + self.dropout(self.update(x))
 
 # %% ../../nbs/11_mixers.ipynb #ba0078ec
-LATER = 'delphi_traj.layers.unimixing' # 15_unimixing
-MIXERS = {} # name -> builder(d_model, n_head, *, options of its own) -> stage, or where it stands
+LATER = 'delphi_traj.layers.unimixing'  # 15_unimixing
+MIXERS = {}  # name -> builder(d_model, n_head, *, options of its own) -> stage, or where it stands
 
 # %% ../../nbs/11_mixers.ipynb #457e2ee6
 def register_mixer(
-    name:str, # the name in `MIXERS` and in a configuration
+    name: str,  # the name in `MIXERS` and in a configuration
 ):
     "Decorator: enter a stage's builder in `MIXERS`."
+
     def enter(builder):
         MIXERS[name] = builder
         return builder
+
     return enter
 
 # %% ../../nbs/11_mixers.ipynb #f7bf940a
@@ -296,20 +345,21 @@ STAGE_DEFAULTS = dict(hidden_group=20, hidden=None, dropout=0.0, group_wise_laye
 
 # %% ../../nbs/11_mixers.ipynb #4b10390e
 def stage_builder(
-    name:str, # a key of `MIXERS`
-)->Callable:  # (d_model, n_head, *, options of its own) -> stage
+    name: str,  # a key of `MIXERS`
+) -> Callable:  # (d_model, n_head, *, options of its own) -> stage
     "The function that builds a mixer's stage."
     if name not in MIXERS:
         raise ValueError(f"There is no mixer {name!r}; expected one of {', '.join(MIXERS)}.")
     builder = MIXERS[name]
-    if not isinstance(builder, str): return builder
+    if not isinstance(builder, str):
+        return builder
     module, function = builder.split(':')
     return getattr(importlib.import_module(module), function)
 
 # %% ../../nbs/11_mixers.ipynb #702b9bf4
 def stage_options(
-    name:str, # a key of `MIXERS`
-)->tuple:     # of names
+    name: str,  # a key of `MIXERS`
+) -> tuple:  # of names
     "The options that a mixer has, read off its builder; a builder with ** has all of them."
     parameters = list(signature(stage_builder(name)).parameters.values())[2:]
     own = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
@@ -329,12 +379,14 @@ def swiglu_stage(d_model, n_head, *, hidden=None, dropout=0.0):
 
 # %% ../../nbs/11_mixers.ipynb #4a25e4ac
 @register_mixer('traj_mixer_v1')
-def traj_mixer_v1_stage(d_model, n_head, *, hidden_group=20, dropout=0.0,
-                        group_wise_layer_norm=False):
+def traj_mixer_v1_stage(
+    d_model, n_head, *, hidden_group=20, dropout=0.0, group_wise_layer_norm=False
+):
     "LayerNorm (V1.2) or its group-wise ablation (V1.13), `TrajMixerV1`, residual."
     branch = TrajMixerV1(d_model, n_head, hidden_group)
     norm = nn.LayerNorm(d_model)
-    if group_wise_layer_norm: norm = GroupLayerNorm(n_head, d_model // n_head)
+    if group_wise_layer_norm:
+        norm = GroupLayerNorm(n_head, d_model // n_head)
     return PreNormResidual(norm, branch, dropout)
 
 # %% ../../nbs/11_mixers.ipynb #93301f3f
@@ -348,15 +400,17 @@ MIXERS |= {name: f'{LATER}:{name}_stage' for name in ('token_mixer', 'unimixing'
 
 # %% ../../nbs/11_mixers.ipynb #10877220
 def make_stage(
-    name:str,    # a key of `MIXERS`
-    d_model:int, # width of the hidden vector
-    n_head:int,  # number of heads, and so of groups (V1.4)
-    **options,   # of `STAGE_DEFAULTS`; at its default, or None, one counts as not given
-)->nn.Module:    # [... d_model] -> [... d_model], with its own norm and residual
+    name: str,  # a key of `MIXERS`
+    d_model: int,  # width of the hidden vector
+    n_head: int,  # number of heads, and so of groups (V1.4)
+    **options,  # of `STAGE_DEFAULTS`; at its default, or None, one counts as not given
+) -> nn.Module:  # [... d_model] -> [... d_model], with its own norm and residual
     "Build a mixing stage by name; an option that the mixer does not have is an error."
     builder, has = stage_builder(name), stage_options(name)
     given = {o: v for o, v in options.items() if v is not None and v != STAGE_DEFAULTS.get(o)}
     for option in given.keys() - set(has):
-        raise ValueError(f"{option}={given[option]!r} was given, but the mixer {name!r} has no "
-                         f"such option; it has {', '.join(has)}: leave it out.")
+        raise ValueError(
+            f"{option}={given[option]!r} was given, but the mixer {name!r} has no "
+            f"such option; it has {', '.join(has)}: leave it out."
+        )
     return builder(d_model, n_head, **given)

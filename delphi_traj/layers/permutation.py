@@ -8,127 +8,144 @@ __all__ = ['token_mixer', 'token_unmixer', 'group_permutation', 'token_permutati
 
 # %% ../../nbs/14_permutation.ipynb #d7378ac3
 import torch
-from torch import nn, Tensor
-from einops import rearrange, einsum
+from einops import einsum, rearrange
 from fastcore.basics import patch
-from .groups import group_width, split_groups, merge_groups, per_group_linear
+from torch import Tensor, nn
+
+from .groups import group_width, merge_groups, per_group_linear, split_groups
 
 # %% ../../nbs/14_permutation.ipynb #a13bbdab
 def token_mixer(
-    x:Tensor,   # tokens, [... t d]
-    n_head:int, # h, a divisor of d
-)->Tensor:      # [... h (t c)] with c = d / h
+    x: Tensor,  # tokens, [... t d]
+    n_head: int,  # h, a divisor of d
+) -> Tensor:  # [... h (t c)] with c = d / h
     "Cut every token into heads; output token h is head h of every token (UM.2)."
     group_width(x.shape[-1], n_head)
     return rearrange(x, '... t (h c) -> ... h (t c)', h=n_head)
 
 # %% ../../nbs/14_permutation.ipynb #62c1450f
 def token_unmixer(
-    s:Tensor,    # mixed tokens, [... h (t c)]
-    n_token:int, # t, the number of tokens before mixing
-)->Tensor:       # [... t (h c)]
+    s: Tensor,  # mixed tokens, [... h (t c)]
+    n_token: int,  # t, the number of tokens before mixing
+) -> Tensor:  # [... t (h c)]
     "The inverse of `token_mixer`: the same rule with t and h exchanged (UM.2)."
     return token_mixer(s, n_token)
 
 # %% ../../nbs/14_permutation.ipynb #23a180a3
 def group_permutation(
-    t:int, # number of tokens
-    h:int, # number of heads
-)->Tensor: # G, [(h t) (t h)], zeros and ones
+    t: int,  # number of tokens
+    h: int,  # number of heads
+) -> Tensor:  # G, [(h t) (t h)], zeros and ones
     "The permutation of whole blocks: G[h T + t, t H + h] = 1 (UM.6)."
     source = rearrange(torch.arange(t * h), '(t h) -> (h t)', h=h)
     return torch.eye(t * h)[source]
 
 # %% ../../nbs/14_permutation.ipynb #7f6a8b48
 def token_permutation(
-    t:int, # number of tokens
-    h:int, # number of heads, a divisor of d
-    d:int, # width of a token
-)->Tensor: # [(t d) (t d)], zeros and ones
+    t: int,  # number of tokens
+    h: int,  # number of heads, a divisor of d
+    d: int,  # width of a token
+) -> Tensor:  # [(t d) (t d)], zeros and ones
     "The matrix of `token_mixer` on the flattened tokens, G kron I (UM.5, UM.6)."
     return torch.kron(group_permutation(t, h), torch.eye(group_width(d, h)))
 
 # %% ../../nbs/14_permutation.ipynb #585ffb1a
 def generalized_kronecker(
-    W_G:Tensor, # global weights, [n m]
-    W_B:Tensor, # one local matrix per column of W_G, [m c e]
-)->Tensor:      # [(n c) (m e)]
+    W_G: Tensor,  # global weights, [n m]
+    W_B: Tensor,  # one local matrix per column of W_G, [m c e]
+) -> Tensor:  # [(n c) (m e)]
     "The dense matrix whose block (n, m) is W_G[n, m] W_B[m] (UM.8)."
     return rearrange(einsum(W_G, W_B, 'n m, m c e -> n c m e'), 'n c m e -> (n c) (m e)')
 
 # %% ../../nbs/14_permutation.ipynb #208e4cb7
 def unimix(
-    x:Tensor,   # flattened input, [... (n c)]
-    W_G:Tensor, # between blocks, [n n]
-    W_B:Tensor, # inside each block, [n c c], applied to row vectors: x_i W_B[i]
-)->Tensor:      # [... (n c)]
-    "Local maps, then global weights; `generalized_kronecker(W_G, W_B.mT) @ x` without that matrix (UM.9)."
+    x: Tensor,  # flattened input, [... (n c)]
+    W_G: Tensor,  # between blocks, [n n]
+    W_B: Tensor,  # inside each block, [n c c], applied to row vectors: x_i W_B[i]
+) -> Tensor:  # [... (n c)]
+    """Local maps, then global weights; `generalized_kronecker(W_G, W_B.mT) @ x` without that matrix
+    (UM.9)."""
     n, c = len(W_B), W_B.shape[-1]
     if x.shape[-1] != n * c or W_G.shape != (n, n):
-        raise ValueError(f"x has width {x.shape[-1]} and W_G is {tuple(W_G.shape)}, but W_B has {n} blocks of width {c}: "
-                         f"expected width {n * c} and a {n} x {n} W_G. Choose a block size that divides the width.")
+        raise ValueError(
+            f"x has width {x.shape[-1]} and W_G is {tuple(W_G.shape)}, but W_B has {n} blocks of "
+            f"width {c}: "
+            f"expected width {n * c} and a {n} x {n} W_G. Choose a block size that divides the "
+            "width."
+        )
     H = per_group_linear(split_groups(x, n), W_B)
     return merge_groups(einsum(W_G, H, 'n m, ... m c -> ... n c'))
 
 # %% ../../nbs/14_permutation.ipynb #c7c83a0f
 @torch.no_grad()
 def doubly_stochastic_residual(
-    P:Tensor, # [... n n]
-)->Tensor:    # [...], the largest |row sum - 1| or |column sum - 1|
+    P: Tensor,  # [... n n]
+) -> Tensor:  # [...], the largest |row sum - 1| or |column sum - 1|
     "How far a matrix is from rows and columns that sum to one (UM.7, UM.10)."
     rows, columns = P.sum(-1), P.sum(-2)
     return torch.maximum((rows - 1).abs().amax(-1), (columns - 1).abs().amax(-1))
 
 # %% ../../nbs/14_permutation.ipynb #31a1edb2
 def row_column_sweeps(
-    S:Tensor,        # scores, [... n n]
-    n_iters:int,     # sweeps at most
-    tol:float|None,  # stop when every residual is at most this
-)->Tensor:           # log of the scaled matrix, [... n n]
+    S: Tensor,  # scores, [... n n]
+    n_iters: int,  # sweeps at most
+    tol: float | None,  # stop when every residual is at most this
+) -> Tensor:  # log of the scaled matrix, [... n n]
     "Rows, then columns, subtracted in the log domain (UM.10)."
     for _ in range(n_iters):
         S = S - S.logsumexp(-1, keepdim=True)
         S = S - S.logsumexp(-2, keepdim=True)
-        if tol is not None and doubly_stochastic_residual(S.exp()).max() <= tol: break
+        if tol is not None and doubly_stochastic_residual(S.exp()).max() <= tol:
+            break
     return S
 
 # %% ../../nbs/14_permutation.ipynb #5d1ec58a
 def symmetric_half_steps(
-    S:Tensor,        # symmetric scores, [... n n]
-    n_iters:int,     # half steps at most
-    tol:float|None,  # stop when every residual is at most this
-)->Tensor:           # log of the scaled matrix, symmetric to the bit, [... n n]
+    S: Tensor,  # symmetric scores, [... n n]
+    n_iters: int,  # half steps at most
+    tol: float | None,  # stop when every residual is at most this
+) -> Tensor:  # log of the scaled matrix, symmetric to the bit, [... n n]
     "One scaling for row and column alike, moved half way at each step (UM.10)."
     u, scaled = torch.zeros_like(S[..., 0]), S
     for _ in range(n_iters):
         u = (u - (S + u[..., None, :]).logsumexp(-1)) / 2
         scaled = S + (u[..., :, None] + u[..., None, :])
-        if tol is not None and doubly_stochastic_residual(scaled.exp()).max() <= tol: break
+        if tol is not None and doubly_stochastic_residual(scaled.exp()).max() <= tol:
+            break
     return scaled
 
 # %% ../../nbs/14_permutation.ipynb #31d82667
 def sinkhorn(
-    scores:Tensor,        # [... n n], already divided by tau
-    n_iters:int=20,       # sweeps at most
-    tol:float|None=None,  # stop early at this residual; None always runs n_iters
-    symmetric:bool=False, # average the scores with their transpose and keep the result symmetric
-)->tuple[Tensor, Tensor]: # matrix [... n n] in float32 or wider, residual [...]
+    scores: Tensor,  # [... n n], already divided by tau
+    n_iters: int = 20,  # sweeps at most
+    tol: float | None = None,  # stop early at this residual; None always runs n_iters
+    symmetric: bool = False,  # average scores and transpose; the result stays symmetric
+) -> tuple[Tensor, Tensor]:  # matrix [... n n] in float32 or wider, residual [...]
     "Sinkhorn-Knopp on exp(scores) in the log domain, and how far it got (UM.10)."
     if scores.ndim < 2 or scores.shape[-1] != scores.shape[-2] or n_iters < 1:
-        raise ValueError(f"scores have shape {tuple(scores.shape)} and n_iters is {n_iters}; expected square matrices "
-                         f"[... n n] and n_iters >= 1.")
+        raise ValueError(
+            f"scores have shape {tuple(scores.shape)} and n_iters is {n_iters}; expected square "
+            "matrices "
+            f"[... n n] and n_iters >= 1."
+        )
     S = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    log_P = symmetric_half_steps((S + S.mT) / 2, n_iters, tol) if symmetric else row_column_sweeps(S, n_iters, tol)
+    log_P = (
+        symmetric_half_steps((S + S.mT) / 2, n_iters, tol)
+        if symmetric
+        else row_column_sweeps(S, n_iters, tol)
+    )
     P = log_P.exp()
     return P, doubly_stochastic_residual(P)
 
 # %% ../../nbs/14_permutation.ipynb #ca04b366
 class DoublyStochastic(nn.Module):
     "Raw weights in, doubly stochastic weights out; the temperature is a buffer (UM.10, UM.11)."
-    def __init__(self,
-        tau:float=1.0,        # temperature
-        n_iters:int=20,       # Sinkhorn iterations
-        symmetric:bool=True,  # average with the transpose, and stay symmetric
+
+    def __init__(
+        self,
+        tau: float = 1.0,  # temperature
+        n_iters: int = 20,  # Sinkhorn iterations
+        symmetric: bool = True,  # average with the transpose, and stay symmetric
     ):
         super().__init__()
         self.n_iters, self.symmetric = n_iters, symmetric
@@ -136,8 +153,9 @@ class DoublyStochastic(nn.Module):
 
 # %% ../../nbs/14_permutation.ipynb #1786c261
 @patch
-def forward(self:DoublyStochastic,
-    weight:Tensor, # raw weights, [... n n]
-)->Tensor:         # [... n n], float32 or wider
+def forward(
+    self: DoublyStochastic,
+    weight: Tensor,  # raw weights, [... n n]
+) -> Tensor:  # [... n n], float32 or wider
     wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
     return sinkhorn(wide / self.tau, self.n_iters, symmetric=self.symmetric)[0]

@@ -10,83 +10,109 @@ __all__ = ['constrain', 'BlockMixing', 'positive_temperature', 'UniMixing', 'hal
 # %% ../../nbs/15_unimixing.ipynb #92430908
 import copy
 import math
+
 import torch
-from torch import nn, Tensor
 from fastcore.basics import patch
-from .groups import group_width, split_groups, merge_groups
-from .permutation import sinkhorn, token_mixer, unimix
+from torch import Tensor, nn
+
+from .groups import group_width, merge_groups, split_groups
 from .mixers import PreNormResidual, grouped_swiglu, unfilled, xavier_per_slice_
+from .permutation import sinkhorn, token_mixer, unimix
 
 # %% ../../nbs/15_unimixing.ipynb #0dc09f37
 def constrain(
-    scores:Tensor,          # one or many square matrices, [... n n]
-    tau:Tensor|float,       # temperature, unused when not doubly stochastic
-    symmetric:bool,         # average with the transpose first
-    doubly_stochastic:bool, # scale rows and columns to one
-    n_iters:int,            # of Sinkhorn
-)->Tensor:                  # the matrices that are applied, [... n n]
+    scores: Tensor,  # one or many square matrices, [... n n]
+    tau: Tensor | float,  # temperature, unused when not doubly stochastic
+    symmetric: bool,  # average with the transpose first
+    doubly_stochastic: bool,  # scale rows and columns to one
+    n_iters: int,  # of Sinkhorn
+) -> Tensor:  # the matrices that are applied, [... n n]
     "Symmetrize, divide by the temperature, scale to doubly stochastic (UM.10)."
-    if symmetric: scores = (scores + scores.mT) / 2
+    if symmetric:
+        scores = (scores + scores.mT) / 2
     return sinkhorn(scores / tau, n_iters, symmetric=symmetric)[0] if doubly_stochastic else scores
 
 # %% ../../nbs/15_unimixing.ipynb #83588d0d
 class BlockMixing(nn.Module):
-    "Constrained mixing inside and between blocks; a subclass supplies the scores (UM.9, UM.10, UM.21)."
-    def __init__(self,
-        n_block:int,                 # n
-        block:int,                   # B, so that l = n * B
+    """Constrained mixing inside and between blocks; a subclass supplies the scores (UM.9, UM.10,
+    UM.21)."""
+
+    def __init__(
+        self,
+        n_block: int,  # n
+        block: int,  # B, so that l = n * B
         *,
-        symmetric:bool=True,         # W_G and every W_B symmetric
-        doubly_stochastic:bool=True, # rows and columns sum to one
-        tau:float=1.0,               # temperature, see `set_temperature`
-        block_specific:bool=True,    # a local matrix for each block, or one for all
-        n_iters:int=20,              # of Sinkhorn
+        symmetric: bool = True,  # W_G and every W_B symmetric
+        doubly_stochastic: bool = True,  # rows and columns sum to one
+        tau: float = 1.0,  # temperature, see `set_temperature`
+        block_specific: bool = True,  # a local matrix for each block, or one for all
+        n_iters: int = 20,  # of Sinkhorn
     ):
         super().__init__()
-        if min(n_block, block, n_iters) < 1: raise ValueError(f"Found n_block={n_block}, block={block}, n_iters={n_iters}; each must be at least 1.")
-        if not doubly_stochastic and tau != 1: raise ValueError(f"Found tau={tau} without doubly_stochastic; there it has no effect. Leave tau at 1.")
+        if min(n_block, block, n_iters) < 1:
+            raise ValueError(
+                f"Found n_block={n_block}, block={block}, n_iters={n_iters}; each must be at "
+                "least 1."
+            )
+        if not doubly_stochastic and tau != 1:
+            raise ValueError(
+                f"Found tau={tau} without doubly_stochastic; there it has no effect. Leave tau at "
+                "1."
+            )
         self.n_block, self.block, self.n_iters = n_block, block, n_iters
-        self.symmetric, self.doubly_stochastic, self.block_specific = symmetric, doubly_stochastic, block_specific
+        self.symmetric = symmetric
+        self.doubly_stochastic = doubly_stochastic
+        self.block_specific = block_specific
         self.register_buffer('tau', torch.tensor(positive_temperature(tau)))
 
 # %% ../../nbs/15_unimixing.ipynb #1a220461
 def positive_temperature(
-    tau:float, # temperature
-)->float:      # the same
+    tau: float,  # temperature
+) -> float:  # the same
     "The temperature, or an error when it is not a positive number."
-    if not 0 < tau < math.inf: raise ValueError(f"The temperature is {tau}; it must be positive and finite.")
+    if not 0 < tau < math.inf:
+        raise ValueError(f"The temperature is {tau}; it must be positive and finite.")
     return float(tau)
 
 # %% ../../nbs/15_unimixing.ipynb #e4890818
 @patch
-def matrices(self:BlockMixing)->tuple: # W_G [n n], W_B [n b b]
+def matrices(self: BlockMixing) -> tuple:  # W_G [n n], W_B [n b b]
     "The two matrices that are applied, in float32 or wider (UM.10)."
     with torch.autocast(self.tau.device.type, enabled=False):
         wide = [s if s.dtype == torch.float64 else s.float() for s in self.scores()]
-        W_G, W_B = (constrain(s, self.tau, self.symmetric, self.doubly_stochastic, self.n_iters) for s in wide)
+        W_G, W_B = (
+            constrain(s, self.tau, self.symmetric, self.doubly_stochastic, self.n_iters)
+            for s in wide
+        )
     return W_G, W_B.expand(self.n_block, -1, -1)
 
 # %% ../../nbs/15_unimixing.ipynb #4647886d
 @patch
-def forward(self:BlockMixing,
-    x:Tensor, # [... l], l = n * b
-)->Tensor:    # [... l]
+def forward(
+    self: BlockMixing,
+    x: Tensor,  # [... l], l = n * b
+) -> Tensor:  # [... l]
     if x.shape[-1] != self.n_block * self.block:
-        raise ValueError(f"The last axis is {x.shape[-1]}; {self.n_block} blocks of {self.block} need {self.n_block * self.block}.")
+        raise ValueError(
+            f"The last axis is {x.shape[-1]}; {self.n_block} blocks of {self.block} need "
+            f"{self.n_block * self.block}."
+        )
     return unimix(x, *(w.to(x.dtype) for w in self.matrices()))
 
 # %% ../../nbs/15_unimixing.ipynb #7433d4b0
 @patch
-def residual(self:BlockMixing)->float: # 0 when doubly stochastic
+def residual(self: BlockMixing) -> float:  # 0 when doubly stochastic
     "The largest distance of a row or column sum from one, over both matrices."
     return max((w.sum(axis) - 1).abs().max().item() for w in self.matrices() for axis in (-1, -2))
 
 # %% ../../nbs/15_unimixing.ipynb #6fd3e7ad
 class UniMixing(BlockMixing):
     "Learned mixing inside and between blocks of a vector (UM.9, UM.10)."
-    def __init__(self,
-        n_block:int, # n
-        block:int,   # B
+
+    def __init__(
+        self,
+        n_block: int,  # n
+        block: int,  # B
         **switches,  # symmetric, doubly_stochastic, tau, block_specific, n_iters
     ):
         super().__init__(n_block, block, **switches)
@@ -96,55 +122,65 @@ class UniMixing(BlockMixing):
 
 # %% ../../nbs/15_unimixing.ipynb #4486d6ac
 @patch
-def scores(self:UniMixing)->tuple: # [n n], [n b b] or [1 b b]
+def scores(self: UniMixing) -> tuple:  # [n n], [n b b] or [1 b b]
     "The free numbers behind the two matrices."
     return self.global_score, self.local_score
 
 # %% ../../nbs/15_unimixing.ipynb #b502a722
 def half_identity(
-    size:int,               # B
-    doubly_stochastic:bool, # whether Sinkhorn follows
-)->float:                   # diagonal score
-    "The diagonal that leaves half of each coordinate in place at temperature 1, or all of it without Sinkhorn."
+    size: int,  # B
+    doubly_stochastic: bool,  # whether Sinkhorn follows
+) -> float:  # diagonal score
+    """The diagonal that leaves half of each coordinate in place at temperature 1, or all of it
+    without Sinkhorn."""
     return math.log(max(size - 1, 1)) if doubly_stochastic else 1.0
 
 # %% ../../nbs/15_unimixing.ipynb #5c0e6346
 @patch
 @torch.no_grad()
-def reset_parameters(self:UniMixing):
+def reset_parameters(self: UniMixing):
     "Scores N(0, 0.1), and half of each local matrix on its diagonal."
-    for w in (self.global_score, self.local_score): nn.init.normal_(w, std=.1)
-    self.local_score.diagonal(dim1=-2, dim2=-1).add_(half_identity(self.block, self.doubly_stochastic))
+    for w in (self.global_score, self.local_score):
+        nn.init.normal_(w, std=0.1)
+    self.local_score.diagonal(dim1=-2, dim2=-1).add_(
+        half_identity(self.block, self.doubly_stochastic)
+    )
 
 # %% ../../nbs/15_unimixing.ipynb #b96a2abb
 class PostNormResidual(nn.Module):
     "norm(x + mixing(x)): the residual first, then the norm (UM.12)."
-    def __init__(self,
-        norm:nn.Module,   # an RMSNorm in the paper
-        mixing:nn.Module, # [... l] -> [... l]
+
+    def __init__(
+        self,
+        norm: nn.Module,  # an RMSNorm in the paper
+        mixing: nn.Module,  # [... l] -> [... l]
     ):
         super().__init__()
         self.norm, self.mixing = norm, mixing
 
 # %% ../../nbs/15_unimixing.ipynb #b1a3fcf1
 @patch
-def forward(self:PostNormResidual,
-    x:Tensor, # [... l]
-)->Tensor:    # [... l]
+def forward(
+    self: PostNormResidual,
+    x: Tensor,  # [... l]
+) -> Tensor:  # [... l]
     return self.norm(x + self.mixing(x))
 
 # %% ../../nbs/15_unimixing.ipynb #143d7544
 class UniMixingLite(BlockMixing):
     "UniMixing with low-rank global scores and local scores from a basis (UM.14)."
-    def __init__(self,
-        n_block:int, # n
-        block:int,   # B
-        rank:int,    # r, of the global scores before symmetrizing and Sinkhorn
-        n_basis:int, # b, the number of basis matrices
+
+    def __init__(
+        self,
+        n_block: int,  # n
+        block: int,  # B
+        rank: int,  # r, of the global scores before symmetrizing and Sinkhorn
+        n_basis: int,  # b, the number of basis matrices
         **switches,  # symmetric, doubly_stochastic, tau, block_specific, n_iters
     ):
         super().__init__(n_block, block, **switches)
-        if min(rank, n_basis) < 1: raise ValueError(f"Found rank={rank}, n_basis={n_basis}; each must be at least 1.")
+        if min(rank, n_basis) < 1:
+            raise ValueError(f"Found rank={rank}, n_basis={n_basis}; each must be at least 1.")
         self.left, self.right = unfilled(n_block, rank), unfilled(rank, n_block)
         self.basis = unfilled(n_basis, block, block)
         self.omega = unfilled(n_block if self.block_specific else 1, n_basis)
@@ -152,67 +188,89 @@ class UniMixingLite(BlockMixing):
 
 # %% ../../nbs/15_unimixing.ipynb #07fde58c
 @patch
-def scores(self:UniMixingLite)->tuple: # [n n], [n b b] or [1 b b]
+def scores(self: UniMixingLite) -> tuple:  # [n n], [n b b] or [1 b b]
     "A_G B_G and the combinations of the basis, in float32 or wider (UM.14)."
-    left, right, omega, basis = (w if w.dtype == torch.float64 else w.float() for w in (self.left, self.right, self.omega, self.basis))
+    left, right, omega, basis = (
+        w if w.dtype == torch.float64 else w.float()
+        for w in (self.left, self.right, self.omega, self.basis)
+    )
     return left @ right, torch.einsum('nk,kbc->nbc', omega, basis)
 
 # %% ../../nbs/15_unimixing.ipynb #bd550a2b
 @patch
 @torch.no_grad()
-def reset_parameters(self:UniMixingLite):
+def reset_parameters(self: UniMixingLite):
     "All N(0, 0.1); the first basis matrix half on its diagonal, and used once by every block."
-    for w in (self.left, self.right, self.basis, self.omega): nn.init.normal_(w, std=.1)
+    for w in (self.left, self.right, self.basis, self.omega):
+        nn.init.normal_(w, std=0.1)
     self.basis[0].diagonal().add_(half_identity(self.block, self.doubly_stochastic))
     self.omega[:, 0].add_(1)
 
 # %% ../../nbs/15_unimixing.ipynb #8d6fe3c9
 def linear_temperature(
-    step:int,        # j, from 0
-    total:int,       # J, the step at which the end is reached
-    start:float=1.0, # temperature at step 0
-    end:float=.05,   # temperature from step J on
-)->float:            # temperature
+    step: int,  # j, from 0
+    total: int,  # J, the step at which the end is reached
+    start: float = 1.0,  # temperature at step 0
+    end: float = 0.05,  # temperature from step J on
+) -> float:  # temperature
     "Linear annealing of the temperature, constant after J (UM.17)."
-    if total < 1 or step < 0: raise ValueError(f"Found step={step}, total={total}; expected step >= 0 and total >= 1.")
+    if total < 1 or step < 0:
+        raise ValueError(f"Found step={step}, total={total}; expected step >= 0 and total >= 1.")
     return end if step >= total else max(start - step / total * (start - end), end)
 
 # %% ../../nbs/15_unimixing.ipynb #de2f9fc6
 def set_temperature(
-    module:nn.Module, # a mixing, or a model that contains some
-    tau:float,        # temperature, positive
+    module: nn.Module,  # a mixing, or a model that contains some
+    tau: float,  # temperature, positive
 ):
     "Set the temperature of every doubly stochastic mixing in a module (UM.17)."
     found = [m for m in module.modules() if isinstance(m, BlockMixing) and m.doubly_stochastic]
-    if not found: raise ValueError(f"{type(module).__name__} holds no mixing with a temperature: nothing to set. A baked mixing has none.")
-    for m in found: m.tau.fill_(positive_temperature(tau))
+    if not found:
+        raise ValueError(
+            f"{type(module).__name__} holds no mixing with a temperature: nothing to set. A baked "
+            "mixing has none."
+        )
+    for m in found:
+        m.tau.fill_(positive_temperature(tau))
 
 # %% ../../nbs/15_unimixing.ipynb #e5b626b3
 class BakedMixing(nn.Module):
     "Mixing by two fixed matrices (UM.9)."
-    def __init__(self,
-        W_G:Tensor, # [n n]
-        W_B:Tensor, # [n b b]
+
+    def __init__(
+        self,
+        W_G: Tensor,  # [n n]
+        W_B: Tensor,  # [n b b]
     ):
         super().__init__()
-        self.register_buffer('W_G', W_G.detach().clone()); self.register_buffer('W_B', W_B.detach().clone())
+        self.register_buffer('W_G', W_G.detach().clone())
+        self.register_buffer('W_B', W_B.detach().clone())
 
 # %% ../../nbs/15_unimixing.ipynb #3cd56d61
 @patch
-def forward(self:BakedMixing,
-    x:Tensor, # [... l]
-)->Tensor:    # [... l]
+def forward(
+    self: BakedMixing,
+    x: Tensor,  # [... l]
+) -> Tensor:  # [... l]
     return unimix(x, self.W_G.to(x.dtype), self.W_B.to(x.dtype))
 
 # %% ../../nbs/15_unimixing.ipynb #ed2f0633
 def bake(
-    module:nn.Module, # a mixing, or a model that contains some
-)->nn.Module:         # a copy without scores
+    module: nn.Module,  # a mixing, or a model that contains some
+) -> nn.Module:  # a copy without scores
     "Fix the matrices of every mixing; training and inference use the same ones."
     baked = copy.deepcopy(module)
-    places = [(name, m) for name, m in baked.named_modules(remove_duplicate=False) if isinstance(m, BlockMixing)]
-    if not places: raise ValueError(f"{type(module).__name__} holds no UniMixing or UniMixingLite: nothing to bake.")
-    if isinstance(baked, BlockMixing): return BakedMixing(*baked.matrices())
+    places = [
+        (name, m)
+        for name, m in baked.named_modules(remove_duplicate=False)
+        if isinstance(m, BlockMixing)
+    ]
+    if not places:
+        raise ValueError(
+            f"{type(module).__name__} holds no UniMixing or UniMixingLite: nothing to bake."
+        )
+    if isinstance(baked, BlockMixing):
+        return BakedMixing(*baked.matrices())
     for name, m in places:
         parent, _, leaf = name.rpartition('.')
         setattr(baked.get_submodule(parent), leaf, BakedMixing(*m.matrices()))
@@ -221,47 +279,57 @@ def bake(
 # %% ../../nbs/15_unimixing.ipynb #544f9bd5
 class MixThenSwiGLU(nn.Module):
     "A linear mixing, then a SwiGLU of its own for each group (UM.9, V5.3)."
-    def __init__(self,
-        mixing:nn.Module, # [... (g d)] -> [... (g d)]
-        d_model:int,      # width of the hidden vector, g * d
-        n_group:int,      # g, the number of heads
+
+    def __init__(
+        self,
+        mixing: nn.Module,  # [... (g d)] -> [... (g d)]
+        d_model: int,  # width of the hidden vector, g * d
+        n_group: int,  # g, the number of heads
     ):
         super().__init__()
         g, d = n_group, group_width(d_model, n_group)
         self.mixing = mixing
-        self.gate_proj, self.value_proj, self.output_proj = unfilled(g, d, 4*d), unfilled(g, d, 4*d), unfilled(g, 4*d, d)
+        self.gate_proj = unfilled(g, d, 4 * d)
+        self.value_proj = unfilled(g, d, 4 * d)
+        self.output_proj = unfilled(g, 4 * d, d)
         self.reset_parameters()
 
 # %% ../../nbs/15_unimixing.ipynb #cb080c87
 @patch
-def reset_parameters(self:MixThenSwiGLU):
-    "Gate and value Xavier per group, output N(0, 1e-3) as V5's last one; the mixing keeps its own start."
-    for w in (self.gate_proj, self.value_proj): xavier_per_slice_(w)
+def reset_parameters(self: MixThenSwiGLU):
+    """Gate and value Xavier per group, output N(0, 1e-3) as V5's last one; the mixing keeps its own
+    start."""
+    for w in (self.gate_proj, self.value_proj):
+        xavier_per_slice_(w)
     nn.init.normal_(self.output_proj, std=1e-3)
 
 # %% ../../nbs/15_unimixing.ipynb #bf6f15d2
 @patch
-def forward(self:MixThenSwiGLU,
-    x:Tensor, # normalised hidden vectors, [... (g d)]
-)->Tensor:    # update, [... (g d)]
+def forward(
+    self: MixThenSwiGLU,
+    x: Tensor,  # normalised hidden vectors, [... (g d)]
+) -> Tensor:  # update, [... (g d)]
     mixed = split_groups(self.mixing(x), len(self.gate_proj))
     return merge_groups(grouped_swiglu(mixed, self.gate_proj, self.value_proj, self.output_proj))
 
 # %% ../../nbs/15_unimixing.ipynb #adcda6e1
 class GroupTokenMixer(nn.Module):
     "TokenMixer over the groups, T = g tokens and H = d heads, flattened again (UM.2)."
-    def __init__(self,
-        n_group:int, # g
-        d_group:int, # d
+
+    def __init__(
+        self,
+        n_group: int,  # g
+        d_group: int,  # d
     ):
         super().__init__()
         self.n_group, self.d_group = n_group, d_group
 
 # %% ../../nbs/15_unimixing.ipynb #1315201c
 @patch
-def forward(self:GroupTokenMixer,
-    x:Tensor, # [... (g d)]
-)->Tensor:    # [... (d g)]
+def forward(
+    self: GroupTokenMixer,
+    x: Tensor,  # [... (g d)]
+) -> Tensor:  # [... (d g)]
     return merge_groups(token_mixer(split_groups(x, self.n_group), self.d_group))
 
 # %% ../../nbs/15_unimixing.ipynb #ef64a9f3
@@ -278,6 +346,7 @@ def unimixing_stage(d_model, n_head, *, dropout=0.0):
 
 # %% ../../nbs/15_unimixing.ipynb #d5052307
 def unimixing_lite_stage(d_model, n_head, *, dropout=0.0):
-    "LayerNorm, `UniMixingLite` with n = n_head, r = 2, b = 4, per-group SwiGLU, residual (UM.14, V5.3)."
+    """LayerNorm, `UniMixingLite` with n = n_head, r = 2, b = 4, per-group SwiGLU, residual (UM.14,
+    V5.3)."""
     mixing = UniMixingLite(n_head, group_width(d_model, n_head), rank=2, n_basis=4)
     return PreNormResidual(nn.LayerNorm(d_model), MixThenSwiGLU(mixing, d_model, n_head), dropout)

@@ -7,76 +7,136 @@ __all__ = ['FROZEN', 'NO_RATES', 'DelphiConfig', 'traj_mixer_v1', 'traj_mixer_v5
            'Prediction']
 
 # %% ../../nbs/21_delphi.ipynb #6e50b8fb
-from dataclasses import dataclass, replace
 import math
+from dataclasses import dataclass, replace
+
 import numpy as np
 import torch
-from torch import nn, Tensor
 from fastcore.basics import patch
+from torch import Tensor, nn
+
 from ..data.batches import Batch
-from ..data.events import Vocab, KINDS
-from ..layers.clock import AgeEncoding, TimeRoPE, GaussianRBF, RelativeTimeBias
-from ..layers.attention import causal_mask, delphi_tie_mask, CausalSelfAttention
+from ..data.events import KINDS, Vocab
+from ..layers import unimixing  # noqa: F401 (enters its three stages in MIXERS)
+from ..layers.attention import CausalSelfAttention, causal_mask, delphi_tie_mask
+from ..layers.clock import AgeEncoding, GaussianRBF, RelativeTimeBias, TimeRoPE
 from ..layers.mixers import MIXERS, make_stage
-from ..layers import unimixing # enters its three stages in MIXERS
-from .heads import (ExponentialHead, Loss, competing_loss, delphi_loss, at_risk,
-                                      Hazards, cumulative_hazard, survival, cif_next)
+from delphi_traj.models.heads import (
+    ExponentialHead,
+    Hazards,
+    Loss,
+    at_risk,
+    cif_next,
+    competing_loss,
+    cumulative_hazard,
+    delphi_loss,
+    survival,
+)
 
 # %% ../../nbs/21_delphi.ipynb #2e4d03a5
 @dataclass(frozen=True)
 class DelphiConfig:
     "Architecture and objective of a `Delphi`; ages in days, hazards per year."
-    vocab_size:int # number of codes, specials included
-    d_model:int = 120
-    n_head:int = 10 # attention heads, and groups of the mixer
-    n_layer:int = 12
-    mixer:str = 'traj_mixer_v5' # a name in `MIXERS`
-    hidden_group:int = 20 # traj_mixer_v1 only; another number is refused elsewhere
-    hidden:int = None # ffn and swiglu only; None: their default widths
-    group_wise_layer_norm:bool = False # traj_mixer_v1 only, an ablation
-    time_mode:str = 'relative' # 'relative' adds TimeRoPE and the RBF bias; 'absolute' has neither
-    n_rbf:int = 12
-    age_hidden:int = 8
-    n_information_type:int = 1 # one, as long as nothing gives a token another type
-    attention_dropout:float = 0.1
-    mlp_dropout:float = 0.1
-    token_dropout:float = 0.0
-    objective:str = 'delphi' # or 'competing'
-    t_min:float = 0.1 # days, objective delphi
-    tie_mask:str = None # 'delphi': the original's target-dependent mask, which is not causal
-    first_occurrence:bool = True
-    preset:str = None # the frozen numbers, if these are they
-    def __post_init__(self): self._check()
+
+    vocab_size: int  # number of codes, specials included
+    d_model: int = 120
+    n_head: int = 10  # attention heads, and groups of the mixer
+    n_layer: int = 12
+    mixer: str = 'traj_mixer_v5'  # a name in `MIXERS`
+    hidden_group: int = 20  # traj_mixer_v1 only; another number is refused elsewhere
+    hidden: int = None  # ffn and swiglu only; None: their default widths
+    group_wise_layer_norm: bool = False  # traj_mixer_v1 only, an ablation
+    time_mode: str = 'relative'  # 'relative' adds TimeRoPE and the RBF bias; 'absolute' has neither
+    n_rbf: int = 12
+    age_hidden: int = 8
+    n_information_type: int = 1  # one, as long as nothing gives a token another type
+    attention_dropout: float = 0.1
+    mlp_dropout: float = 0.1
+    token_dropout: float = 0.0
+    objective: str = 'delphi'  # or 'competing'
+    t_min: float = 0.1  # days, objective delphi
+    tie_mask: str = None  # 'delphi': the original's target-dependent mask, which is not causal
+    first_occurrence: bool = True
+    preset: str = None  # the frozen numbers, if these are they
+
+    def __post_init__(self):
+        self._check()
 
 # %% ../../nbs/21_delphi.ipynb #89eaab65
-_OPTIONS_OF = dict(hidden_group=('traj_mixer_v1',), group_wise_layer_norm=('traj_mixer_v1',),
-                   hidden=('ffn', 'swiglu')) # fields that only these mixers read
+_OPTIONS_OF = dict(
+    hidden_group=('traj_mixer_v1',),
+    group_wise_layer_norm=('traj_mixer_v1',),
+    hidden=('ffn', 'swiglu'),
+)  # fields that only these mixers read
 
 # %% ../../nbs/21_delphi.ipynb #2c4bb601
 @patch
-def _check(self:DelphiConfig):
+def _check(self: DelphiConfig):
     "Refuse numbers and names that cannot work."
+
     def need(ok, found, expected):
-        if not ok: raise ValueError(f'found {found}; expected {expected}')
-    for name in ('vocab_size', 'd_model', 'n_head', 'n_layer', 'n_rbf', 'age_hidden', 'n_information_type'):
+        if not ok:
+            raise ValueError(f'found {found}; expected {expected}')
+
+    for name in (
+        'vocab_size',
+        'd_model',
+        'n_head',
+        'n_layer',
+        'n_rbf',
+        'age_hidden',
+        'n_information_type',
+    ):
         value = getattr(self, name)
         need(isinstance(value, int) and value > 0, f'{name}={value!r}', 'a positive whole number')
-    need(self.d_model % self.n_head == 0, f'd_model={self.d_model}, n_head={self.n_head}', 'd_model = n_head x d_group')
+    need(
+        self.d_model % self.n_head == 0,
+        f'd_model={self.d_model}, n_head={self.n_head}',
+        'd_model = n_head x d_group',
+    )
     need(self.mixer in MIXERS, f'mixer={self.mixer!r}', f'one of {sorted(MIXERS)}')
-    need(self.time_mode in ('relative', 'absolute'), f'time_mode={self.time_mode!r}', "'relative' or 'absolute'")
-    need(self.objective in ('delphi', 'competing'), f'objective={self.objective!r}', "'delphi' or 'competing'; all_future belongs to the event-trajectory model")
+    need(
+        self.time_mode in ('relative', 'absolute'),
+        f'time_mode={self.time_mode!r}',
+        "'relative' or 'absolute'",
+    )
+    need(
+        self.objective in ('delphi', 'competing'),
+        f'objective={self.objective!r}',
+        "'delphi' or 'competing'; all_future belongs to the event-trajectory model",
+    )
     need(self.tie_mask in (None, 'delphi'), f'tie_mask={self.tie_mask!r}', "None or 'delphi'")
-    need(not (self.tie_mask and self.objective != 'delphi'), "tie_mask with another objective", "objective='delphi', which knows the targets' ages")
-    need(self.n_information_type == 1, f'n_information_type={self.n_information_type}',
-         '1: no input says of which other type a code would be, so further rows could not be read')
+    need(
+        not (self.tie_mask and self.objective != 'delphi'),
+        "tie_mask with another objective",
+        "objective='delphi', which knows the targets' ages",
+    )
+    need(
+        self.n_information_type == 1,
+        f'n_information_type={self.n_information_type}',
+        '1: no input says of which other type a code would be, so further rows could not be read',
+    )
     for name, of in _OPTIONS_OF.items():
         value, usual = getattr(self, name), type(self).__dataclass_fields__[name].default
-        need(value == usual or self.mixer in of, f'{name}={value!r} with mixer={self.mixer!r}',
-             f'{usual!r}: {name} belongs to {" and ".join(of)}')
+        need(
+            value == usual or self.mixer in of,
+            f'{name}={value!r} with mixer={self.mixer!r}',
+            f'{usual!r}: {name} belongs to {" and ".join(of)}',
+        )
 
 # %% ../../nbs/21_delphi.ipynb #7bb3a34a
-FROZEN = dict(d_model=120, n_head=10, n_layer=12, hidden_group=20, hidden=None, group_wise_layer_norm=False, n_rbf=12, age_hidden=8,
-              time_mode='relative', n_information_type=1)
+FROZEN = dict(
+    d_model=120,
+    n_head=10,
+    n_layer=12,
+    hidden_group=20,
+    hidden=None,
+    group_wise_layer_norm=False,
+    n_rbf=12,
+    age_hidden=8,
+    time_mode='relative',
+    n_information_type=1,
+)
 
 # %% ../../nbs/21_delphi.ipynb #ca4687e6
 def _preset(mixer, vocab_size, options):
@@ -86,27 +146,44 @@ def _preset(mixer, vocab_size, options):
     return replace(config, preset=mixer if exact else None)
 
 # %% ../../nbs/21_delphi.ipynb #e3163283
-def traj_mixer_v1(vocab_size:int, **options)->DelphiConfig: # any field of `DelphiConfig`
+def traj_mixer_v1(vocab_size: int, **options) -> DelphiConfig:  # any field of `DelphiConfig`
     "The frozen TrajMixer v1 (V1.17)."
     return _preset('traj_mixer_v1', vocab_size, options)
 
 # %% ../../nbs/21_delphi.ipynb #c74ac72d
-def traj_mixer_v5(vocab_size:int, **options)->DelphiConfig:
+def traj_mixer_v5(vocab_size: int, **options) -> DelphiConfig:
     "The frozen TrajMixer v5 (V5.12, V5.15)."
     return _preset('traj_mixer_v5', vocab_size, options)
 
 # %% ../../nbs/21_delphi.ipynb #5a990593
 class Block(nn.Module):
     "Pre-norm causal attention with its residual, then a mixing stage (V1.1-V1.3, V5.1, V5.7)."
-    def __init__(self, config:DelphiConfig):
+
+    def __init__(self, config: DelphiConfig):
         super().__init__()
         self.norm = nn.LayerNorm(config.d_model)
-        self.attention = CausalSelfAttention(config.d_model, config.n_head, config.attention_dropout)
-        self.time_bias = RelativeTimeBias(config.n_rbf, config.n_head) if config.time_mode == 'relative' else None
+        self.attention = CausalSelfAttention(
+            config.d_model, config.n_head, config.attention_dropout
+        )
+        self.time_bias = (
+            RelativeTimeBias(config.n_rbf, config.n_head)
+            if config.time_mode == 'relative'
+            else None
+        )
         self.dropout = nn.Dropout(config.attention_dropout)
-        self.stage = make_stage(config.mixer, config.d_model, config.n_head, hidden_group=config.hidden_group, hidden=config.hidden,
-                                dropout=config.mlp_dropout, group_wise_layer_norm=config.group_wise_layer_norm)
-    def forward(self, x, mask, rotation=None, rbf=None): # [b l d], bool [b l l], TimeRoPE, [b l l r] -> [b l d]
+        self.stage = make_stage(
+            config.mixer,
+            config.d_model,
+            config.n_head,
+            hidden_group=config.hidden_group,
+            hidden=config.hidden,
+            dropout=config.mlp_dropout,
+            group_wise_layer_norm=config.group_wise_layer_norm,
+        )
+
+    def forward(
+        self, x, mask, rotation=None, rbf=None
+    ):  # [b l d], bool [b l l], TimeRoPE, [b l l r] -> [b l d]
         bias = None if self.time_bias is None else self.time_bias(rbf)
         x = x + self.dropout(self.attention(self.norm(x), mask, rotation, bias))
         return self.stage(x)
@@ -114,8 +191,10 @@ class Block(nn.Module):
 # %% ../../nbs/21_delphi.ipynb #fe6e6d30
 class Delphi(nn.Module):
     "A causal transformer over coded events with ages, with any mixer of `MIXERS` in each block."
-    def __init__(self, config:DelphiConfig,
-                 vocab:Vocab=None): # None: every id but 0 is a disease
+
+    def __init__(
+        self, config: DelphiConfig, vocab: Vocab = None
+    ):  # None: every id but 0 is a disease
         super().__init__()
         self.config, d = config, config.d_model
         self.token_embedding = nn.Embedding(config.vocab_size, d)
@@ -129,92 +208,126 @@ class Delphi(nn.Module):
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.final_norm = nn.LayerNorm(d)
         self.head = ExponentialHead(config.vocab_size)
-        self.vocab, self.recalibration = vocab, None # codes by name; factors fitted after training
+        self.vocab, self.recalibration = vocab, None  # codes by name; factors fitted after training
         self._register_kinds(vocab)
         self.reset_parameters()
 
 # %% ../../nbs/21_delphi.ipynb #4576d32a
 @patch
-def _register_kinds(self:Delphi, vocab):
+def _register_kinds(self: Delphi, vocab):
     "Keep the kind of every code as a buffer: which are causes, which are never targets."
-    kind = np.full(self.config.vocab_size, KINDS.index('disease'), dtype=np.uint8); kind[0] = 0
-    if vocab is not None: _check_vocab(vocab, self.config); kind = vocab.kind_id
+    kind = np.full(self.config.vocab_size, KINDS.index('disease'), dtype=np.uint8)
+    kind[0] = 0
+    if vocab is not None:
+        _check_vocab(vocab, self.config)
+        kind = vocab.kind_id
     self.register_buffer('token_kind', torch.from_numpy(kind.copy()))
     self.register_buffer('token_type', torch.zeros(self.config.vocab_size, dtype=torch.long))
 
 # %% ../../nbs/21_delphi.ipynb #e5164642
 def _check_vocab(vocab, config):
     "Refuse a vocabulary of another size or with another rule of occurrence than the configuration."
-    for name, found, expected in (('codes', len(vocab), config.vocab_size), ('first_occurrence', vocab.first_occurrence, config.first_occurrence)):
-        if found != expected: raise ValueError(f'the vocabulary has {name} {found}; expected {expected}, as the configuration says')
+    for name, found, expected in (
+        ('codes', len(vocab), config.vocab_size),
+        ('first_occurrence', vocab.first_occurrence, config.first_occurrence),
+    ):
+        if found != expected:
+            raise ValueError(
+                f'the vocabulary has {name} {found}; expected {expected}, as the configuration says'
+            )
 
 # %% ../../nbs/21_delphi.ipynb #30c5adf8
 @patch
-def of_kind(self:Delphi, *kinds)->Tensor: # bool [k]
+def of_kind(self: Delphi, *kinds) -> Tensor:  # bool [k]
     "True for codes of one of the kinds."
-    return torch.isin(self.token_kind, torch.tensor([KINDS.index(k) for k in kinds], dtype=torch.uint8, device=self.token_kind.device))
+    return torch.isin(
+        self.token_kind,
+        torch.tensor(
+            [KINDS.index(k) for k in kinds], dtype=torch.uint8, device=self.token_kind.device
+        ),
+    )
 
 # %% ../../nbs/21_delphi.ipynb #ef1f4b83
 @patch
-def reset_parameters(self:Delphi):
+def reset_parameters(self: Delphi):
     "Delphi's initial values for embeddings, attention and feed-forward baselines."
-    small = .02 / math.sqrt(2 * self.config.n_layer)
-    for e in (self.token_embedding, self.sex_embedding, self.type_embedding): nn.init.normal_(e.weight, std=.02)
+    small = 0.02 / math.sqrt(2 * self.config.n_layer)
+    for e in (self.token_embedding, self.sex_embedding, self.type_embedding):
+        nn.init.normal_(e.weight, std=0.02)
     for block in self.blocks:
-        for p in (block.attention.q_proj, block.attention.k_proj, block.attention.v_proj): nn.init.normal_(p.weight, std=.02)
+        for p in (block.attention.q_proj, block.attention.k_proj, block.attention.v_proj):
+            nn.init.normal_(p.weight, std=0.02)
         nn.init.normal_(block.attention.o_proj.weight, std=small)
-        if self.config.mixer in ('ffn', 'swiglu'): _reset_linear(block.stage.branch, small)
+        if self.config.mixer in ('ffn', 'swiglu'):
+            _reset_linear(block.stage.branch, small)
 
 # %% ../../nbs/21_delphi.ipynb #d0cef12c
 def _reset_linear(branch, small):
     "Normal .02 for every Linear of a baseline, the last one `small`; biases zero."
     linear = [m for m in branch.modules() if isinstance(m, nn.Linear)]
-    for m in linear: nn.init.normal_(m.weight, std=small if m is linear[-1] else .02); nn.init.zeros_(m.bias)
+    for m in linear:
+        nn.init.normal_(m.weight, std=small if m is linear[-1] else 0.02)
+        nn.init.zeros_(m.bias)
 
 # %% ../../nbs/21_delphi.ipynb #03c5eb07
 @patch
-def embed(self:Delphi, batch:Batch)->Tensor: # [b l d]
+def embed(self: Delphi, batch: Batch) -> Tensor:  # [b l d]
     "Token + age + sex + information type."
-    sex = torch.cat([self.sex_embedding.weight, self.sex_embedding.weight.mean(0, keepdim=True)])[batch.sex]
-    x = self.token_dropout(self.token_embedding(batch.token)) + self.age_encoding(batch.age).to(self.token_embedding.weight.dtype)
+    sex = torch.cat([self.sex_embedding.weight, self.sex_embedding.weight.mean(0, keepdim=True)])[
+        batch.sex
+    ]
+    x = self.token_dropout(self.token_embedding(batch.token)) + self.age_encoding(batch.age).to(
+        self.token_embedding.weight.dtype
+    )
     return x + sex[:, None] + self.type_embedding(self.token_type[batch.token])
 
 # %% ../../nbs/21_delphi.ipynb #799a6fd0
 @patch
-def forward(self:Delphi, batch:Batch)->Tensor: # [b l d]
+def forward(self: Delphi, batch: Batch) -> Tensor:  # [b l d]
     "Hidden state at every position; positions where `valid` is False hold nothing of use."
     mask = causal_mask(batch.valid)
-    if self.config.tie_mask: mask = delphi_tie_mask(mask, batch.age, batch.target_age)
+    if self.config.tie_mask:
+        mask = delphi_tie_mask(mask, batch.age, batch.target_age)
     rotation = None if self.rotation is None else self.rotation(batch.age)
     rbf = None if self.rbf is None else self.rbf(batch.age, batch.age)
     x = self.embed(batch)
-    for block in self.blocks: x = block(x, mask, rotation, rbf)
+    for block in self.blocks:
+        x = block(x, mask, rotation, rbf)
     return self.final_norm(x)
 
 # %% ../../nbs/21_delphi.ipynb #a64ca9f0
 @patch
-def parameter_count(self:Delphi, trainable=False)->int:
+def parameter_count(self: Delphi, trainable=False) -> int:
     "Number of parameters; buffers are none."
     return sum(p.numel() for p in self.parameters() if p.requires_grad or not trainable)
 
 # %% ../../nbs/21_delphi.ipynb #efbd0d0f
 @patch
-def log_hazard(self:Delphi, hidden:Tensor)->Tensor: # [... d] -> [... k], log per year
+def log_hazard(self: Delphi, hidden: Tensor) -> Tensor:  # [... d] -> [... k], log per year
     "Log hazard of every code from hidden states."
     return self.head(hidden, self.token_embedding.weight)
 
 # %% ../../nbs/21_delphi.ipynb #9b51946c
 class Recalibration(nn.Module):
     "Factors by which rates are multiplied after training, by sex, band of age and code."
-    def __init__(self, log_factor:Tensor, # [s a k]; s is 1, or 3 for female, male, unknown
-                 edges:Tensor, # days of age between the bands, rising, [a - 1]
-                 facts:dict=None): # where the factors come from, for the checkpoint
+
+    def __init__(
+        self,
+        log_factor: Tensor,  # [s a k]; s is 1, or 3 for female, male, unknown
+        edges: Tensor,  # days of age between the bands, rising, [a - 1]
+        facts: dict = None,  # where the factors come from, for the checkpoint
+    ):
         super().__init__()
         self.facts = facts
         self.register_buffer('log_factor', log_factor.float())
         self.register_buffer('edges', edges.float())
-    def forward(self, log_scale:Tensor, # log hazards, [b ... k]
-                sex:Tensor, age:Tensor)->Tensor: # 0, 1, 2 [b]; days, [b ...]
+
+    def forward(
+        self,
+        log_scale: Tensor,  # log hazards, [b ... k]
+        sex: Tensor,
+        age: Tensor,
+    ) -> Tensor:  # 0, 1, 2 [b]; days, [b ...]
         "Log hazards with the factors of these people at these ages."
         row = sex if len(self.log_factor) == 3 else torch.zeros_like(sex)
         row = row.reshape(-1, *[1] * (age.ndim - 1)).expand_as(age)
@@ -223,70 +336,111 @@ class Recalibration(nn.Module):
 
 # %% ../../nbs/21_delphi.ipynb #db6fb7b7
 @patch
-def hazards(self:Delphi, hidden:Tensor)->Hazards: # [... d] -> [... k]
+def hazards(self: Delphi, hidden: Tensor) -> Hazards:  # [... d] -> [... k]
     "Hazards of every code from hidden states, as trained."
     return Hazards(self.log_hazard(hidden))
 
+
 @patch
-def rates(self:Delphi, hidden:Tensor, # [b ... d]
-          sex:Tensor, age:Tensor)->Hazards: # 0, 1, 2 [b]; days, [b ...]
+def rates(
+    self: Delphi,
+    hidden: Tensor,  # [b ... d]
+    sex: Tensor,
+    age: Tensor,
+) -> Hazards:  # 0, 1, 2 [b]; days, [b ...]
     "Hazards of people of this sex at this age: as trained, times the factors of a recalibration."
     found = self.hazards(hidden)
-    if self.recalibration is None: return found
+    if self.recalibration is None:
+        return found
     return Hazards(self.recalibration(found.log_scale, sex, age), found.log_shape)
 
 # %% ../../nbs/21_delphi.ipynb #dcb0c7b0
 @patch
-def nll(self:Delphi, batch:Batch, validation=False)->Loss: # validation: the published mode of objective `delphi`
+def nll(
+    self: Delphi, batch: Batch, validation=False
+) -> Loss:  # validation: the published mode of objective `delphi`
     "The configured objective on a batch made for it."
     batch.require(self.config.objective, vocab=self.vocab)
     log_hazard = self.log_hazard(self(batch))
     if self.config.objective == 'competing':
-        return competing_loss(log_hazard, batch, self.of_kind('disease', 'death'), self.config.first_occurrence)
+        return competing_loss(
+            log_hazard, batch, self.of_kind('disease', 'death'), self.config.first_occurrence
+        )
     no_event = (self.token_kind == KINDS.index('no_event')).nonzero()[:, 0]
-    return delphi_loss(log_hazard - math.log(365.25), batch, self.of_kind('padding', 'sex', 'lifestyle'), self.config.t_min,
-                       int(no_event[0]) if len(no_event) else None, validation)
+    return delphi_loss(
+        log_hazard - math.log(365.25),
+        batch,
+        self.of_kind('padding', 'sex', 'lifestyle'),
+        self.config.t_min,
+        int(no_event[0]) if len(no_event) else None,
+        validation,
+    )
 
 # %% ../../nbs/21_delphi.ipynb #4bb1e3b7
 @dataclass
 class Prediction:
     "Per person and code; NaN where the code is no cause or no longer at risk. Hazards per year."
-    hazard:Tensor # [b k] per year
-    cumulative_hazard:Tensor = None # [b k] after `years`
-    survival:Tensor = None # [b] no event of any kind after `years`
-    cif_next:Tensor = None # [b k] the next event is k, within `years`
-    caution:str = '' # why the numbers are no absolute rates, where they are none
+
+    hazard: Tensor  # [b k] per year
+    cumulative_hazard: Tensor = None  # [b k] after `years`
+    survival: Tensor = None  # [b] no event of any kind after `years`
+    cif_next: Tensor = None  # [b k] the next event is k, within `years`
+    caution: str = ''  # why the numbers are no absolute rates, where they are none
 
 # %% ../../nbs/21_delphi.ipynb #65caeed0
-NO_RATES = ("the model was trained with objective 'delphi', whose numbers are no absolute rates: it pays for "
-            "years before observation began and for none after the last event; recalibrate them "
-            "(base_rate_recalibration) or train with 'competing'")
+NO_RATES = (
+    "the model was trained with objective 'delphi', whose numbers are no absolute rates: it pays "
+    "for years before observation began and for none after the last event; recalibrate them "
+    "(base_rate_recalibration) or train with 'competing'"
+)
+
 
 @patch(as_prop=True)
-def caution(self:Delphi)->str:
+def caution(self: Delphi) -> str:
     "Why hazards and risks of this model are no absolute rates; empty where they are."
     return NO_RATES if self.config.objective == 'delphi' and self.recalibration is None else ''
 
 # %% ../../nbs/21_delphi.ipynb #e29af6ca
 @patch
-def is_dead(self:Delphi, batch:Batch)->Tensor: # bool [b 1]
+def is_dead(self: Delphi, batch: Batch) -> Tensor:  # bool [b 1]
     "True for rows in which death is among the inputs: nothing follows it."
     return (self.of_kind('death')[batch.token] & batch.valid).any(1, keepdim=True)
 
 # %% ../../nbs/21_delphi.ipynb #61388bc5
 @patch
 @torch.no_grad()
-def predict(self:Delphi, batch:Batch, years:float=None)->Prediction: # horizon, or None for hazards only
-    "Hazards at the last position of each person, and what follows from them after `years` at constant hazard."
-    if self.training: raise RuntimeError('the model is in training mode, where dropout is active; call .eval() first')
+def predict(
+    self: Delphi, batch: Batch, years: float = None
+) -> Prediction:  # horizon, or None for hazards only
+    """Hazards at the last position of each person, and what follows from them after `years` at
+    constant hazard."""
+    if self.training:
+        raise RuntimeError(
+            'the model is in training mode, where dropout is active; call .eval() first'
+        )
     batch.require('landmark', 'inputs', 'competing', vocab=self.vocab)
     last = batch.valid.sum(1) - 1
-    if (last < 0).any(): raise ValueError(f'row {int((last < 0).nonzero()[0])} has no event; give at least a no-event token at the landmark')
+    if (last < 0).any():
+        raise ValueError(
+            f'row {int((last < 0).nonzero()[0])} has no event; give at least a no-event token at '
+            'the landmark'
+        )
     row = torch.arange(len(batch), device=last.device)
     log_hazard = self.rates(self(batch)[row, last], batch.sex, batch.age[row, last]).log_scale
-    risk = at_risk(batch, self.of_kind('disease', 'death'), self.config.first_occurrence)[row, last] & ~self.is_dead(batch)
-    blank = lambda x: torch.where(risk, x, torch.nan)
+    risk = at_risk(batch, self.of_kind('disease', 'death'), self.config.first_occurrence)[
+        row, last
+    ] & ~self.is_dead(batch)
+
+    def blank(x):
+        return torch.where(risk, x, torch.nan)
+
     quiet = log_hazard.masked_fill(~risk, -torch.inf)
-    if years is None: return Prediction(blank(quiet.exp()), caution=self.caution)
-    return Prediction(blank(quiet.exp()), blank(cumulative_hazard(quiet, years)), survival(quiet, years),
-                      blank(cif_next(quiet, years)), self.caution)
+    if years is None:
+        return Prediction(blank(quiet.exp()), caution=self.caution)
+    return Prediction(
+        blank(quiet.exp()),
+        blank(cumulative_hazard(quiet, years)),
+        survival(quiet, years),
+        blank(cif_next(quiet, years)),
+        self.caution,
+    )

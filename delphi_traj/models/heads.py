@@ -10,11 +10,13 @@ __all__ = ['HALF_DAY', 'NODES', 'HEADS', 'ExponentialHead', 'set_base_rate', 'cu
 # %% ../../nbs/20_heads.ipynb #2d844491
 import math
 from dataclasses import dataclass
+
 import numpy as np
 import torch
-from torch import nn, Tensor
-from torch.nn import functional as F
 from fastcore.basics import patch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
 from ..data.batches import Batch
 from ..data.events import Cohort
 from ..layers.clock import DAYS_PER_YEAR
@@ -28,39 +30,62 @@ def _wide_linear(x, weight, bias=None):
 
 # %% ../../nbs/20_heads.ipynb #66200d62
 class ExponentialHead(nn.Module):
-    "Constant hazards per year, log r = <h, E> + b; tied to the token embedding, or with a projection of its own."
-    def __init__(self, vocab_size:int, # number of codes k
-                 d_model:int=None, # width of the state; needed where not tied
-                 tied=True): # True: no parameters of its own
+    """Constant hazards per year, log r = <h, E> + b; tied to the token embedding, or with a
+    projection of its own."""
+
+    def __init__(
+        self,
+        vocab_size: int,  # number of codes k
+        d_model: int = None,  # width of the state; needed where not tied
+        tied=True,  # True: no parameters of its own
+    ):
         super().__init__()
         self.register_buffer('log_base_rate', torch.full((vocab_size,), math.log(DAYS_PER_YEAR)))
-        if not tied and d_model is None: raise ValueError('found tied=False without d_model; an untied head needs the width of the state')
+        if not tied and d_model is None:
+            raise ValueError(
+                'found tied=False without d_model; an untied head needs the width of the state'
+            )
         self.scale_proj = None if tied else nn.Linear(d_model, vocab_size)
-        if not tied: nn.init.normal_(self.scale_proj.weight, std=1e-3); nn.init.zeros_(self.scale_proj.bias)
+        if not tied:
+            nn.init.normal_(self.scale_proj.weight, std=1e-3)
+            nn.init.zeros_(self.scale_proj.bias)
 
 # %% ../../nbs/20_heads.ipynb #7796cfe4
 @patch
-def log_scale(self:ExponentialHead, hidden:Tensor, # [... d]
-              embedding:Tensor=None # token embedding, [k d], where tied
-              )->Tensor: # float32 or wider, [... k]
+def log_scale(
+    self: ExponentialHead,
+    hidden: Tensor,  # [... d]
+    embedding: Tensor = None,  # token embedding, [k d], where tied
+) -> Tensor:  # float32 or wider, [... k]
     "<h, E> + b, or the head's own projection + b, at full precision also under autocast."
-    if self.scale_proj is None and embedding is None: raise ValueError('found no embedding; a tied head needs the token embedding')
-    weight, bias = (embedding, None) if self.scale_proj is None else (self.scale_proj.weight, self.scale_proj.bias)
+    if self.scale_proj is None and embedding is None:
+        raise ValueError('found no embedding; a tied head needs the token embedding')
+    weight, bias = (
+        (embedding, None)
+        if self.scale_proj is None
+        else (self.scale_proj.weight, self.scale_proj.bias)
+    )
     return (score := _wide_linear(hidden, weight, bias)) + self.log_base_rate.to(score.dtype)
 
 # %% ../../nbs/20_heads.ipynb #2bf554be
 @patch
-def forward(self:ExponentialHead, hidden:Tensor, embedding:Tensor=None)->Tensor: # [... d], [k d] -> [... k]
+def forward(
+    self: ExponentialHead, hidden: Tensor, embedding: Tensor = None
+) -> Tensor:  # [... d], [k d] -> [... k]
     "Log hazard per year of every cause."
     return self.log_scale(hidden, embedding)
 
 # %% ../../nbs/20_heads.ipynb #05a89815
-def set_base_rate(head, log_rate): # log rates per year, [k]
-    "Put marginal log rates into the head's buffer; raises ValueError on a wrong length or a value that is not finite."
+def set_base_rate(head, log_rate):  # log rates per year, [k]
+    """Put marginal log rates into the head's buffer; raises ValueError on a wrong length or a value
+    that is not finite."""
     log_rate = torch.as_tensor(log_rate, dtype=head.log_base_rate.dtype)
     if log_rate.shape != head.log_base_rate.shape or not log_rate.isfinite().all():
-        raise ValueError(f'found log rates of shape {tuple(log_rate.shape)}, all finite: {bool(log_rate.isfinite().all())}; '
-                         f'expected {tuple(head.log_base_rate.shape)} finite numbers')
+        raise ValueError(
+            f'found log rates of shape {tuple(log_rate.shape)}, all finite: '
+            f'{bool(log_rate.isfinite().all())}; '
+            f'expected {tuple(head.log_base_rate.shape)} finite numbers'
+        )
     head.log_base_rate.copy_(log_rate)
 
 # %% ../../nbs/20_heads.ipynb #ab5e1909
@@ -69,29 +94,32 @@ def _years(years, log_hazard):
     return torch.as_tensor(years, dtype=log_hazard.dtype, device=log_hazard.device)[..., None]
 
 # %% ../../nbs/20_heads.ipynb #bab3df38
-def cumulative_hazard(log_hazard, years): # [... k], broadcastable to [...] -> [... k]
+def cumulative_hazard(log_hazard, years):  # [... k], broadcastable to [...] -> [... k]
     "Cumulative hazard of each cause after `years` at constant hazard."
     return log_hazard.exp() * _years(years, log_hazard)
 
 # %% ../../nbs/20_heads.ipynb #413ca7cc
-def survival(log_hazard, years): # -> [...]
+def survival(log_hazard, years):  # -> [...]
     "Probability that no cause has struck after `years`."
     return (-cumulative_hazard(log_hazard, years).sum(-1)).exp()
 
 # %% ../../nbs/20_heads.ipynb #0b7c2d3e
-def cif_next(log_hazard, years): # -> [... k]
+def cif_next(log_hazard, years):  # -> [... k]
     "Probability that the next event is k and comes within `years`; every cause competes."
     total = log_hazard.exp().sum(-1, keepdim=True)
     share = torch.where(total > 0, log_hazard.exp() / total, torch.zeros_like(log_hazard))
     return share * -torch.expm1(-total * _years(years, log_hazard))
 
 # %% ../../nbs/20_heads.ipynb #34bf0ac6
-def at_risk(batch:Batch, # a `competing` batch
-            cause, # bool [k]: diseases and death
-            first_occurrence=True)->Tensor: # bool [b l k]
+def at_risk(
+    batch: Batch,  # a `competing` batch
+    cause,  # bool [k]: diseases and death
+    first_occurrence=True,
+) -> Tensor:  # bool [b l k]
     "Causes that can still happen after each position."
     b, l = batch.token.shape
-    if not first_occurrence: return cause.expand(b, l, -1)
+    if not first_occurrence:
+        return cause.expand(b, l, -1)
     had = torch.zeros(b, l, len(cause), dtype=torch.int16, device=cause.device)
     had.scatter_(2, batch.token[..., None], batch.valid[..., None].to(had.dtype))
     had = had.cumsum(1) > 0
@@ -100,14 +128,19 @@ def at_risk(batch:Batch, # a `competing` batch
 # %% ../../nbs/20_heads.ipynb #1f69a15f
 @dataclass
 class Loss:
-    "A loss to minimise, its named parts (which add up to it) and the number of events it averages over."
-    total:Tensor
-    parts:dict
-    count:Tensor
+    """A loss to minimise, its named parts (which add up to it) and the number of events it averages
+    over."""
+
+    total: Tensor
+    parts: dict
+    count: Tensor
 
 # %% ../../nbs/20_heads.ipynb #82be72ef
-def _constant_terms(log_hazard, batch, risk): # [b l k] per year, bool [b l k] -> paid, log hazards [b l]
-    "Sum of cumulative hazards, and the log hazard of every token at its reader, at constant hazards."
+def _constant_terms(
+    log_hazard, batch, risk
+):  # [b l k] per year, bool [b l k] -> paid, log hazards [b l]
+    """Sum of cumulative hazards, and the log hazard of every token at its reader, at constant
+    hazards."""
     person = torch.arange(len(batch), device=log_hazard.device)[:, None]
     total = (log_hazard.exp() * risk).sum(-1)
     paid = (total * batch.exposure.to(total.dtype) / DAYS_PER_YEAR).sum()
@@ -115,35 +148,47 @@ def _constant_terms(log_hazard, batch, risk): # [b l k] per year, bool [b l k] -
     return paid, seen
 
 # %% ../../nbs/20_heads.ipynb #3034614c
-def competing_loss(hazard, # log hazard per year [b l k], or `Hazards`
-                   batch:Batch, # with reader, counted, exposure; and clock where hazards are not constant
-                   cause:Tensor, # bool [k]: diseases and death
-                   first_occurrence=True)->Loss:
-    "Right-censored competing risks with grouped ties: sum of cumulative hazards minus event log hazards, per event."
+def competing_loss(
+    hazard,  # log hazard per year [b l k], or `Hazards`
+    batch: Batch,  # with reader, counted, exposure; and clock where hazards are not constant
+    cause: Tensor,  # bool [k]: diseases and death
+    first_occurrence=True,
+) -> Loss:
+    """Right-censored competing risks with grouped ties: sum of cumulative hazards minus event log
+    hazards, per event."""
     risk = at_risk(batch, cause, first_occurrence)
-    paid, seen = _constant_terms(hazard, batch, risk) if torch.is_tensor(hazard) else hazard.competing_terms(batch, risk)
+    paid, seen = (
+        _constant_terms(hazard, batch, risk)
+        if torch.is_tensor(hazard)
+        else hazard.competing_terms(batch, risk)
+    )
     event = -torch.where(batch.counted, seen, torch.zeros_like(seen)).sum()
     count = batch.counted.sum()
     n = count.clamp(min=1)
     return Loss((paid + event) / n, {'exposure': paid / n, 'event': event / n}, count)
 
 # %% ../../nbs/20_heads.ipynb #01390d42
-def marginal_log_rates(cohort:Cohort)->np.ndarray: # [k], log per year; 0 for codes that are no causes
-    "log(events / exposure) of every cause inside the windows, exposure ending at the first occurrence."
+def marginal_log_rates(
+    cohort: Cohort,
+) -> np.ndarray:  # [k], log per year; 0 for codes that are no causes
+    """log(events / exposure) of every cause inside the windows, exposure ending at the first
+    occurrence."""
     vocab, n = cohort.vocab, len(cohort.vocab)
     start, end = (cohort.subjects[c].to_numpy(dtype=float) for c in ('start', 'end'))
-    cause, inside = vocab.of_kind('disease', 'death')[cohort.token], cohort.age > start[cohort.person]
+    cause = vocab.of_kind('disease', 'death')[cohort.token]
+    inside = cohort.age > start[cohort.person]
     events = np.bincount(cohort.token[cause & inside], minlength=n)
     days = np.full(n, (end - start).sum())
-    if vocab.first_occurrence: # a code had takes its owner out of the risk set from then on
+    if vocab.first_occurrence:  # a code had takes its owner out of the risk set from then on
         rest = end[cohort.person] - np.maximum(cohort.age, start[cohort.person])
         days -= np.bincount(cohort.token, weights=rest, minlength=n)
-    rate = np.log(np.maximum(events, .5) / np.maximum(days / DAYS_PER_YEAR, 1e-3))
-    return np.where(vocab.of_kind('disease', 'death'), rate, 0.)
+    rate = np.log(np.maximum(events, 0.5) / np.maximum(days / DAYS_PER_YEAR, 1e-3))
+    return np.where(vocab.of_kind('disease', 'death'), rate, 0.0)
 
 # %% ../../nbs/20_heads.ipynb #8e9bfb09
-def last_untied(batch:Batch)->Tensor: # int64 [b l]
-    "Position whose waiting time a target takes: l itself, or the last one of an earlier day if the target is on l's day."
+def last_untied(batch: Batch) -> Tensor:  # int64 [b l]
+    """Position whose waiting time a target takes: l itself, or the last one of an earlier day if
+    the target is on l's day."""
     age, l = batch.age, batch.age.shape[1]
     new_day = torch.nn.functional.pad(age[:, 1:] != age[:, :-1], (1, 0), value=True)
     position = torch.arange(l, device=age.device).expand_as(age)
@@ -152,14 +197,19 @@ def last_untied(batch:Batch)->Tensor: # int64 [b l]
     return torch.where(tied, earlier, position)
 
 # %% ../../nbs/20_heads.ipynb #6e8af27b
-def delphi_loss(log_rate:Tensor, # per day, [b l k]
-                batch:Batch, # with target, target_age
-                ignored:Tensor, # bool [k]: padding, sex, lifestyle
-                t_min=.1, # days
-                no_event=None, validation=False)->Loss: # id of the no-event token; the published validation mode
+def delphi_loss(
+    log_rate: Tensor,  # per day, [b l k]
+    batch: Batch,  # with target, target_age
+    ignored: Tensor,  # bool [k]: padding, sex, lifestyle
+    t_min=0.1,  # days
+    no_event=None,
+    validation=False,
+) -> Loss:  # id of the no-event token; the published validation mode
     "Delphi's cross-entropy plus exponential waiting time, each a mean over targets."
-    if validation and no_event is not None: ignored = ignored | (torch.arange(len(ignored), device=ignored.device) == no_event)
-    if validation: log_rate = log_rate.masked_fill(ignored, -torch.inf)
+    if validation and no_event is not None:
+        ignored = ignored | (torch.arange(len(ignored), device=ignored.device) == no_event)
+    if validation:
+        log_rate = log_rate.masked_fill(ignored, -torch.inf)
     counted = (batch.target > 0) & ~ignored[batch.target]
     total = log_rate.logsumexp(-1)
     chosen = log_rate.gather(-1, batch.target[..., None])[..., 0]
@@ -167,74 +217,97 @@ def delphi_loss(log_rate:Tensor, # per day, [b l k]
     wait = (batch.target_age - batch.age).clamp(min=1).gather(1, last_untied(batch)).to(total.dtype)
     when = log_total.exp() * (wait + t_min) - log_total
     n = counted.sum()
-    which, when = ((torch.where(counted, x, torch.zeros_like(x))).sum() / n.clamp(min=1) for x in (total - chosen, when))
+    which, when = (
+        (torch.where(counted, x, torch.zeros_like(x))).sum() / n.clamp(min=1)
+        for x in (total - chosen, when)
+    )
     return Loss(which + when, {'cross_entropy': which, 'waiting_time': when}, n)
 
 # %% ../../nbs/20_heads.ipynb #4b2a15b3
 @dataclass
 class Hazards:
-    "Cumulative hazards b t^a of every cause, t in years on the clock; log b, and log a or None where every a is 1."
-    log_scale:Tensor # log b, [... k]
-    log_shape:Tensor = None # log a, [... k]
-    def __getitem__(self, at): return Hazards(self.log_scale[at], None if self.log_shape is None else self.log_shape[at])
+    """Cumulative hazards b t^a of every cause, t in years on the clock; log b, and log a or None
+    where every a is 1."""
+
+    log_scale: Tensor  # log b, [... k]
+    log_shape: Tensor = None  # log a, [... k]
+
+    def __getitem__(self, at):
+        return Hazards(self.log_scale[at], None if self.log_shape is None else self.log_shape[at])
 
 # %% ../../nbs/20_heads.ipynb #ea5feb13
-HALF_DAY = .5 / DAYS_PER_YEAR # years
+HALF_DAY = 0.5 / DAYS_PER_YEAR  # years
 
 # %% ../../nbs/20_heads.ipynb #34e192e6
-def _log_hazard(log_scale, log_shape, years): # of one shape -> log per year
+def _log_hazard(log_scale, log_shape, years):  # of one shape -> log per year
     "log b + log a + (a - 1) log t, with t at least half a day."
-    if log_shape is None: return log_scale + torch.zeros_like(years)
+    if log_shape is None:
+        return log_scale + torch.zeros_like(years)
     return log_scale + log_shape + torch.expm1(log_shape) * years.clamp(min=HALF_DAY).log()
 
 # %% ../../nbs/20_heads.ipynb #a687f8c7
 def _log_growth(begin, years):
-    "log of (begin + years) / begin; where the clock begins at 0, a number that every power takes for infinity."
+    """log of (begin + years) / begin; where the clock begins at 0, a number that every power takes
+    for infinity."""
     fresh = begin <= 0
-    return torch.where(fresh, 1e4, torch.log1p(years / begin.masked_fill(fresh, 1.)).clamp(max=1e4))
+    return torch.where(
+        fresh, 1e4, torch.log1p(years / begin.masked_fill(fresh, 1.0)).clamp(max=1e4)
+    )
 
 # %% ../../nbs/20_heads.ipynb #c4493eca
-def _cumulative(log_scale, log_shape, years, begin): # of one shape
+def _cumulative(log_scale, log_shape, years, begin):  # of one shape
     "b ((begin + years)^a - begin^a) without cancellation."
-    if log_shape is None: return log_scale.exp() * years
+    if log_shape is None:
+        return log_scale.exp() * years
     a, log_end = log_shape.exp(), (begin + years).clamp(min=torch.finfo(years.dtype).tiny).log()
     gap = -torch.expm1(-a * _log_growth(begin, years))
-    return torch.where(years > 0, (log_scale + a * log_end).exp() * gap, 0.)
+    return torch.where(years > 0, (log_scale + a * log_end).exp() * gap, 0.0)
 
 # %% ../../nbs/20_heads.ipynb #e78092eb
 @patch
-def log_hazard(self:Hazards, years)->Tensor: # years on the clock, broadcastable to [...] -> [... k]
+def log_hazard(
+    self: Hazards, years
+) -> Tensor:  # years on the clock, broadcastable to [...] -> [... k]
     "Log hazard per year of each cause; years below half a day count as half a day."
     return _log_hazard(self.log_scale, self.log_shape, _years(years, self.log_scale))
 
 # %% ../../nbs/20_heads.ipynb #53224b6b
 @patch
-def cumulative_hazard(self:Hazards, years, begin=0.)->Tensor: # years from `begin`, a time on the clock -> [... k]
+def cumulative_hazard(
+    self: Hazards, years, begin=0.0
+) -> Tensor:  # years from `begin`, a time on the clock -> [... k]
     "Cumulative hazard of each cause over (begin, begin + years]."
-    return _cumulative(self.log_scale, self.log_shape, _years(years, self.log_scale), _years(begin, self.log_scale))
+    return _cumulative(
+        self.log_scale, self.log_shape, _years(years, self.log_scale), _years(begin, self.log_scale)
+    )
 
 # %% ../../nbs/20_heads.ipynb #5c25f134
 @patch
-def survival(self:Hazards, years, begin=0.)->Tensor: # -> [...]
+def survival(self: Hazards, years, begin=0.0) -> Tensor:  # -> [...]
     "Probability that no cause strikes in (begin, begin + years]."
     return (-self.cumulative_hazard(years, begin).sum(-1)).exp()
 
 # %% ../../nbs/20_heads.ipynb #2fe2c38f
 @patch
-def only(self:Hazards, risk:Tensor)->"Hazards": # bool [... k]
+def only(self: Hazards, risk: Tensor) -> "Hazards":  # bool [... k]
     "The same hazards, 0 where `risk` is False."
     return Hazards(self.log_scale.masked_fill(~risk, -torch.inf), self.log_shape)
 
 # %% ../../nbs/20_heads.ipynb #cb29cb27
 _z, _w = np.polynomial.legendre.leggauss(32)
-NODES = list(zip((1 - ((1 - _z) / 2)**2).tolist(), (_w * (1 - _z) / 2).tolist())) # v and its weight on [0, 1]
+# v and its weight on [0, 1]
+NODES = list(zip((1 - ((1 - _z) / 2) ** 2).tolist(), (_w * (1 - _z) / 2).tolist(), strict=True))
 
 # %% ../../nbs/20_heads.ipynb #7b72779a
 @patch
-def cif(self:Hazards, years, begin=0.)->Tensor: # -> [... k]
-    "Probability that k is the first to strike after `begin` and does so within `years`; every cause competes."
-    if self.log_scale.dtype != torch.float64: # sums of hazards and survivals cancel: float32 would lose digits
-        wide = Hazards(self.log_scale.double(), None if self.log_shape is None else self.log_shape.double())
+def cif(self: Hazards, years, begin=0.0) -> Tensor:  # -> [... k]
+    """Probability that k is the first to strike after `begin` and does so within `years`; every
+    cause competes."""
+    # sums of hazards and survivals cancel: float32 would lose digits
+    if self.log_scale.dtype != torch.float64:
+        wide = Hazards(
+            self.log_scale.double(), None if self.log_shape is None else self.log_shape.double()
+        )
         return wide.cif(years, begin).to(self.log_scale.dtype)
     if self.log_shape is None or (self.log_shape == self.log_shape[..., :1]).all():
         H = self.cumulative_hazard(years, begin)
@@ -245,8 +318,9 @@ def cif(self:Hazards, years, begin=0.)->Tensor: # -> [... k]
 # %% ../../nbs/20_heads.ipynb #28898c28
 @patch
 @torch.no_grad()
-def _useless(self:Hazards, log_end, limit, steps=10): # [... 1] each
-    "How far log time may be cut from `log_end` so that the total cumulative hazard still reaches `limit`."
+def _useless(self: Hazards, log_end, limit, steps=10):  # [... 1] each
+    """How far log time may be cut from `log_end` so that the total cumulative hazard still reaches
+    `limit`."""
     a, x = self.log_shape.exp(), log_end
     for _ in range(steps):
         log_H = self.log_scale.clamp(min=-1e4) + a * x
@@ -256,41 +330,52 @@ def _useless(self:Hazards, log_end, limit, steps=10): # [... 1] each
 
 # %% ../../nbs/20_heads.ipynb #f48aa080
 @patch
-def _cif_by_nodes(self:Hazards, t, begin): # [... 1] each
+def _cif_by_nodes(self: Hazards, t, begin):  # [... 1] each
     "Gauss-Legendre in v, u = v^p, of hazard times survival since `begin`."
     a, tiny = self.log_shape.exp(), torch.finfo(t.dtype).tiny
-    before, out = self.cumulative_hazard(begin[..., 0]).sum(-1, keepdim=True), 0.
-    log_end, p = (begin + t).clamp(min=tiny).log(), 2 / a.detach().amin(-1, keepdim=True).clamp(max=1)
+    before, out = self.cumulative_hazard(begin[..., 0]).sum(-1, keepdim=True), 0.0
+    log_end = (begin + t).clamp(min=tiny).log()
+    p = 2 / a.detach().amin(-1, keepdim=True).clamp(max=1)
     cut = self._useless(log_end, before + 20)
     log_end, width = log_end - cut, -torch.expm1((cut - _log_growth(begin, t)) / p)
     for x, w in NODES:
         rest = 1 - width * (1 - x)
         H = (self.log_scale + a * (log_end + p * rest.log())).exp()
         out = out + w * width / rest * p * a * H * (before - H.sum(-1, keepdim=True)).exp()
-    return torch.where(t > 0, out, 0.)
+    return torch.where(t > 0, out, 0.0)
 
 # %% ../../nbs/20_heads.ipynb #3e97a23e
 class WeibullHead(ExponentialHead):
-    "Weibull hazards: a log scale as the exponential head has it, and a bounded log shape of its own (ET.19)."
-    def __init__(self, vocab_size:int, d_model:int, tied=True): # codes k, width of the state d
+    """Weibull hazards: a log scale as the exponential head has it, and a bounded log shape of its
+    own (ET.19)."""
+
+    def __init__(self, vocab_size: int, d_model: int, tied=True):  # codes k, width of the state d
         super().__init__(vocab_size, d_model, tied)
         self.shape_proj = nn.Linear(d_model, vocab_size)
-        nn.init.zeros_(self.shape_proj.weight); nn.init.zeros_(self.shape_proj.bias)
-    def log_shape(self, hidden): # [... d] -> [... k]
+        nn.init.zeros_(self.shape_proj.weight)
+        nn.init.zeros_(self.shape_proj.bias)
+
+    def log_shape(self, hidden):  # [... d] -> [... k]
         "Log shape in (-1.5, 1.5)."
         return 1.5 * torch.tanh(_wide_linear(hidden, self.shape_proj.weight, self.shape_proj.bias))
-    def forward(self, hidden, embedding=None)->Hazards: # [... d], token embedding [k d] where tied
+
+    def forward(
+        self, hidden, embedding=None
+    ) -> Hazards:  # [... d], token embedding [k d] where tied
         return Hazards(self.log_scale(hidden, embedding), self.log_shape(hidden))
 
 # %% ../../nbs/20_heads.ipynb #9426da90
 class MixedHead(WeibullHead):
     "Weibull where `free_shape` is True, exponential elsewhere (ET.19; our definition)."
-    def __init__(self, vocab_size:int, d_model:int, tied=True,
-                 free_shape=None): # ids (or bool [k]) of the causes with a free shape, e.g. `[vocab.death]`; None: none
+
+    def __init__(
+        self, vocab_size: int, d_model: int, tied=True, free_shape=None
+    ):  # ids (or bool [k]) of the causes with a free shape, e.g. `[vocab.death]`; None: none
         super().__init__(vocab_size, d_model, tied)
         self.register_buffer('free_shape', torch.zeros(vocab_size, dtype=torch.bool))
         ids = torch.as_tensor([] if free_shape is None else free_shape)
         self.free_shape[ids if ids.dtype == torch.bool else ids.long()] = True
+
     def log_shape(self, hidden):
         free = super().log_shape(hidden)
         return torch.where(self.free_shape, free, torch.zeros_like(free))
@@ -299,41 +384,61 @@ class MixedHead(WeibullHead):
 HEADS = {'exponential': ExponentialHead, 'weibull': WeibullHead, 'mixed': MixedHead}
 
 # %% ../../nbs/20_heads.ipynb #cfeb8bda
-def make_head(name:str, # 'exponential', 'weibull' or 'mixed'
-              vocab_size:int, d_model:int, tied=True, # tied to the token embedding, or its own projection
-              free_shape=None)->nn.Module: # mixed only: ids of the causes with a free shape
+def make_head(
+    name: str,  # 'exponential', 'weibull' or 'mixed'
+    vocab_size: int,
+    d_model: int,
+    tied=True,  # tied to the token embedding, or its own projection
+    free_shape=None,
+) -> nn.Module:  # mixed only: ids of the causes with a free shape
     "A head by its name."
-    if name not in HEADS: raise ValueError(f'head={name!r}; expected one of {sorted(HEADS)}')
-    if free_shape is not None and name != 'mixed': raise ValueError(f'free_shape given with head={name!r}; expected a mixed head')
-    return HEADS[name](vocab_size, d_model, tied, **({'free_shape': free_shape} if name == 'mixed' else {}))
+    if name not in HEADS:
+        raise ValueError(f'head={name!r}; expected one of {sorted(HEADS)}')
+    if free_shape is not None and name != 'mixed':
+        raise ValueError(f'free_shape given with head={name!r}; expected a mixed head')
+    return HEADS[name](
+        vocab_size, d_model, tied, **({'free_shape': free_shape} if name == 'mixed' else {})
+    )
 
 # %% ../../nbs/20_heads.ipynb #6287f37d
-def hazards_of(output)->Hazards: # what a head returned
+def hazards_of(output) -> Hazards:  # what a head returned
     "The output of any head as `Hazards`; a tensor is a log hazard at shape 1."
     return Hazards(output) if torch.is_tensor(output) else output
 
 # %% ../../nbs/20_heads.ipynb #93c00715
 @patch
-def competing_terms(self:Hazards, batch:Batch, risk:Tensor): # bool [b l k] -> paid, log hazards [b l]
+def competing_terms(
+    self: Hazards, batch: Batch, risk: Tensor
+):  # bool [b l k] -> paid, log hazards [b l]
     "Sum of cumulative hazards on the clock, and the log hazard of every token at its reader."
-    if self.log_shape is None: return _constant_terms(self.log_scale, batch, risk)
-    begin, years = (x.to(self.log_scale.dtype) / DAYS_PER_YEAR for x in (batch.clock, batch.exposure))
+    if self.log_shape is None:
+        return _constant_terms(self.log_scale, batch, risk)
+    begin, years = (
+        x.to(self.log_scale.dtype) / DAYS_PER_YEAR for x in (batch.clock, batch.exposure)
+    )
     person = torch.arange(len(batch), device=begin.device)[:, None]
     wait = (batch.age - batch.age[person, batch.reader]).to(begin.dtype) / DAYS_PER_YEAR
     at = person, batch.reader, batch.token
-    return ((self.cumulative_hazard(years, begin) * risk).sum(),
-            _log_hazard(self.log_scale[at], self.log_shape[at], begin[person, batch.reader] + wait))
+    return (
+        (self.cumulative_hazard(years, begin) * risk).sum(),
+        _log_hazard(self.log_scale[at], self.log_shape[at], begin[person, batch.reader] + wait),
+    )
 
 # %% ../../nbs/20_heads.ipynb #0b4957af
-def all_future_loss(hazard, # log hazard per year or `Hazards`, [b k] or [b 1 k]
-                    batch:Batch # with future_open, future_struck, future_years, weight
-                    )->Loss:
-    "Sum over people and open causes of cumulative hazards, minus log hazards of the struck ones, per event."
+def all_future_loss(
+    hazard,  # log hazard per year or `Hazards`, [b k] or [b 1 k]
+    batch: Batch,  # with future_open, future_struck, future_years, weight
+) -> Loss:
+    """Sum over people and open causes of cumulative hazards, minus log hazards of the struck ones,
+    per event."""
     h = hazards_of(hazard)
-    if h.log_scale.ndim == 3: h = h[:, 0]
+    if h.log_scale.ndim == 3:
+        h = h[:, 0]
     years, w = batch.future_years.to(h.log_scale.dtype), batch.weight[:, None].to(h.log_scale.dtype)
     exposure = _cumulative(h.log_scale, h.log_shape, years, torch.zeros_like(years))
     event, count = -_log_hazard(h.log_scale, h.log_shape, years), (batch.future_struck * w).sum()
-    exposure, event = ((torch.where(which, x, torch.zeros_like(x)) * w).sum() / count.clamp(min=1)
-                       for which, x in ((batch.future_open, exposure), (batch.future_struck, event)))
+    exposure, event = (
+        (torch.where(which, x, torch.zeros_like(x)) * w).sum() / count.clamp(min=1)
+        for which, x in ((batch.future_open, exposure), (batch.future_struck, event))
+    )
     return Loss(exposure + event, {'exposure': exposure, 'event': event}, count)

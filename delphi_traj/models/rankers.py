@@ -11,27 +11,36 @@ __all__ = ['PerTokenFFN', 'TokenAttention', 'split_heads', 'HeterogeneousAttenti
 
 # %% ../../nbs/24_rankers.ipynb #8cf1744e
 import math
+from dataclasses import dataclass
+from functools import singledispatch
+
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from torch import nn, Tensor
-from dataclasses import dataclass
-from functools import singledispatch
-from einops import rearrange, einsum
+from einops import einsum, rearrange
 from fastcore.basics import patch
-from ..layers.groups import group_width, split_groups, merge_groups, per_group_linear
-from ..layers.permutation import group_permutation, token_mixer, token_unmixer
+from torch import Tensor, nn
+
+from ..layers.groups import group_width, merge_groups, per_group_linear, split_groups
 from ..layers.mixers import unfilled, xavier_per_slice_
+from ..layers.permutation import group_permutation, token_mixer, token_unmixer
 from ..layers.unimixing import BlockMixing
-from .unimixer import FlattenedTokens, PerTokenSwiGLU, SparsePerTokenMoE, register_ranker
+from delphi_traj.models.unimixer import (
+    FlattenedTokens,
+    PerTokenSwiGLU,
+    SparsePerTokenMoE,
+    register_ranker,
+)
 
 # %% ../../nbs/24_rankers.ipynb #dcb48f42
 class PerTokenFFN(nn.Module):
     "Two linear maps of its own for each token, GELU between them (UM.19)."
-    def __init__(self,
-        n_token:int, # t
-        width:int,   # d
-        hidden:int,  # h
+
+    def __init__(
+        self,
+        n_token: int,  # t
+        width: int,  # d
+        hidden: int,  # h
     ):
         super().__init__()
         self.up, self.down = unfilled(n_token, width, hidden), unfilled(n_token, hidden, width)
@@ -40,93 +49,113 @@ class PerTokenFFN(nn.Module):
 
 # %% ../../nbs/24_rankers.ipynb #6382dd18
 @patch
-def reset_parameters(self:PerTokenFFN):
+def reset_parameters(self: PerTokenFFN):
     "Xavier per token, biases zero."
-    for w in (self.up, self.down): xavier_per_slice_(w)
-    for b in (self.up_bias, self.down_bias): nn.init.zeros_(b)
+    for w in (self.up, self.down):
+        xavier_per_slice_(w)
+    for b in (self.up_bias, self.down_bias):
+        nn.init.zeros_(b)
 
 # %% ../../nbs/24_rankers.ipynb #0c84f52d
 @patch
-def forward(self:PerTokenFFN, x:Tensor)->Tensor: # [b t d] -> [b t d]
+def forward(self: PerTokenFFN, x: Tensor) -> Tensor:  # [b t d] -> [b t d]
     hidden = F.gelu(per_group_linear(x, self.up) + self.up_bias)
     return per_group_linear(hidden, self.down) + self.down_bias
 
 # %% ../../nbs/24_rankers.ipynb #8458b9ff
 class TokenAttention(nn.Module):
     "Attention between tokens; a subclass says how queries, keys and values are made (UM.1)."
-    def __init__(self,
-        n_token:int,  # t
-        width:int,    # d
-        n_head:int=1, # h, a divisor of d
+
+    def __init__(
+        self,
+        n_token: int,  # t
+        width: int,  # d
+        n_head: int = 1,  # h, a divisor of d
     ):
         super().__init__()
-        self.n_token, self.width, self.n_head, self.head_width = n_token, width, n_head, group_width(width, n_head)
+        self.n_token = n_token
+        self.width = width
+        self.n_head = n_head
+        self.head_width = group_width(width, n_head)
         self.output_proj = unfilled(width, width)
 
 # %% ../../nbs/24_rankers.ipynb #c8d84bb9
 @patch
-def weights(self:TokenAttention,
-    q:Tensor, # [b h q e]
-    k:Tensor, # [b h t e]
-)->Tensor:    # weight of token t for reader q, [b h q t]
+def weights(
+    self: TokenAttention,
+    q: Tensor,  # [b h q e]
+    k: Tensor,  # [b h t e]
+) -> Tensor:  # weight of token t for reader q, [b h q t]
     "softmax(Q K^T / sqrt d), head by head (UM.1)."
     score = einsum(q, k, 'b h q e, b h t e -> b h q t') / math.sqrt(self.head_width)
     return score.softmax(-1)
 
 # %% ../../nbs/24_rankers.ipynb #dc00d5d3
 @patch
-def global_pattern(self:TokenAttention, x:Tensor)->Tensor: # [b t d] -> [b h q t]
+def global_pattern(self: TokenAttention, x: Tensor) -> Tensor:  # [b t d] -> [b h q t]
     "The weights at an input (UM.13)."
     q, k, _ = self.project(x)
     return self.weights(q, k)
 
 # %% ../../nbs/24_rankers.ipynb #3be512e7
 @patch
-def mix(self:TokenAttention, x:Tensor)->Tensor: # [b t d] -> [b t (h e)], before the output projection
+def mix(
+    self: TokenAttention, x: Tensor
+) -> Tensor:  # [b t d] -> [b t (h e)], before the output projection
     "What every token collects, heads side by side (UM.1)."
     return rearrange(F.scaled_dot_product_attention(*self.project(x)), 'b h t e -> b t (h e)')
 
 # %% ../../nbs/24_rankers.ipynb #f9378999
 @patch
-def forward(self:TokenAttention, x:Tensor)->Tensor: # [b t d] -> [b t d]
+def forward(self: TokenAttention, x: Tensor) -> Tensor:  # [b t d] -> [b t d]
     if x.shape[1:] != (self.n_token, self.width):
-        raise ValueError(f"Found tokens of shape {tuple(x.shape)}; this layer expects [b, {self.n_token}, {self.width}].")
+        raise ValueError(
+            f"Found tokens of shape {tuple(x.shape)}; this layer expects [b, {self.n_token}, "
+            f"{self.width}]."
+        )
     return self.mix(x) @ self.output_proj
 
 # %% ../../nbs/24_rankers.ipynb #5cbb339f
 def split_heads(
-    x:Tensor,   # [b t (h e)]
-    n_head:int, # h
-)->Tensor:      # [b h t e]
+    x: Tensor,  # [b t (h e)]
+    n_head: int,  # h
+) -> Tensor:  # [b h t e]
     "Heads become an axis of their own, before the tokens."
     return rearrange(x, 'b t (h e) -> b h t e', h=n_head)
 
 # %% ../../nbs/24_rankers.ipynb #1eb3bec6
 class HeterogeneousAttention(TokenAttention):
     "Attention with query, key and value maps of its own for every token (UM.1)."
-    def __init__(self,
-        n_token:int,  # t
-        width:int,    # d
-        n_head:int=1, # h
+
+    def __init__(
+        self,
+        n_token: int,  # t
+        width: int,  # d
+        n_head: int = 1,  # h
     ):
         super().__init__(n_token, width, n_head)
         self.query, self.key, self.value = (unfilled(n_token, width, width) for _ in range(3))
-        for w in (self.query, self.key, self.value, self.output_proj): xavier_per_slice_(w)
+        for w in (self.query, self.key, self.value, self.output_proj):
+            xavier_per_slice_(w)
 
 # %% ../../nbs/24_rankers.ipynb #2b40441e
 @patch
-def project(self:HeterogeneousAttention, x:Tensor)->tuple: # [b t d] -> Q, K, V, each [b h t e]
+def project(self: HeterogeneousAttention, x: Tensor) -> tuple:  # [b t d] -> Q, K, V, each [b h t e]
     "Each token by its own matrix (UM.1)."
-    return tuple(split_heads(per_group_linear(x, w), self.n_head) for w in (self.query, self.key, self.value))
+    return tuple(
+        split_heads(per_group_linear(x, w), self.n_head) for w in (self.query, self.key, self.value)
+    )
 
 # %% ../../nbs/24_rankers.ipynb #6cde4ab0
 class HiFormerAttention(TokenAttention):
     "Keys and values of every token are read off all tokens at once, through a low rank (UM.19)."
-    def __init__(self,
-        n_token:int,  # t
-        width:int,    # d
-        n_head:int=1, # h
-        rank:int=16,  # k, of each head's map from all tokens to its keys or values
+
+    def __init__(
+        self,
+        n_token: int,  # t
+        width: int,  # d
+        n_head: int = 1,  # h
+        rank: int = 16,  # k, of each head's map from all tokens to its keys or values
     ):
         super().__init__(n_token, width, n_head)
         flat, keys = n_token * width, n_token * self.head_width
@@ -137,43 +166,56 @@ class HiFormerAttention(TokenAttention):
 
 # %% ../../nbs/24_rankers.ipynb #2a1dccbd
 @patch
-def reset_parameters(self:HiFormerAttention):
+def reset_parameters(self: HiFormerAttention):
     "Queries and output Xavier; either factor of a pair keeps the variance of a coordinate."
-    for w in (self.query, self.output_proj): xavier_per_slice_(w)
-    for w in (self.key_in, self.key_out, self.value_in, self.value_out): nn.init.normal_(w, std=w.shape[-2]**-.5)
+    for w in (self.query, self.output_proj):
+        xavier_per_slice_(w)
+    for w in (self.key_in, self.key_out, self.value_in, self.value_out):
+        nn.init.normal_(w, std=w.shape[-2] ** -0.5)
 
 # %% ../../nbs/24_rankers.ipynb #bf4e9945
 @patch
-def composed(self:HiFormerAttention,
-    x:Tensor,     # [b t d]
-    left:Tensor,  # L, [h (t d) k]
-    right:Tensor, # R, [h k (t e)]
-)->Tensor:        # [b h t e]
+def composed(
+    self: HiFormerAttention,
+    x: Tensor,  # [b t d]
+    left: Tensor,  # L, [h (t d) k]
+    right: Tensor,  # R, [h k (t e)]
+) -> Tensor:  # [b h t e]
     "One key or value for every token, each a function of all tokens (UM.19)."
-    low = einsum(merge_groups(x), left, 'b l, h l k -> b h k') # first, at any batch size
+    low = einsum(merge_groups(x), left, 'b l, h l k -> b h k')  # first, at any batch size
     y = einsum(low, right, 'b h k, h k n -> b h n')
     return rearrange(y, 'b h (t e) -> b h t e', t=self.n_token)
 
 # %% ../../nbs/24_rankers.ipynb #cfe696df
 @patch
-def project(self:HiFormerAttention, x:Tensor)->tuple: # [b t d] -> Q, K, V, each [b h t e]
+def project(self: HiFormerAttention, x: Tensor) -> tuple:  # [b t d] -> Q, K, V, each [b h t e]
     "Queries per token; keys and values from the flattened tokens (UM.19)."
     queries = split_heads(per_group_linear(x, self.query), self.n_head)
-    return queries, self.composed(x, self.key_in, self.key_out), self.composed(x, self.value_in, self.value_out)
+    return (
+        queries,
+        self.composed(x, self.key_in, self.key_out),
+        self.composed(x, self.value_in, self.value_out),
+    )
 
 # %% ../../nbs/24_rankers.ipynb #1b3716bc
 class FieldAwareAttention(TokenAttention):
-    "Maps of each field composed of a few basis matrices, and a factor for every pair of fields (UM.19)."
-    def __init__(self,
-        n_token:int,    # t, one token a field
-        width:int,      # d
-        n_head:int=1,   # h
-        n_basis:int=64, # M
-        top_k:int=3,    # K, basis matrices in the map of one field
-        meta:int=16,    # width of a field's meta-embedding
+    """Maps of each field composed of a few basis matrices, and a factor for every pair of fields
+    (UM.19)."""
+
+    def __init__(
+        self,
+        n_token: int,  # t, one token a field
+        width: int,  # d
+        n_head: int = 1,  # h
+        n_basis: int = 64,  # M
+        top_k: int = 3,  # K, basis matrices in the map of one field
+        meta: int = 16,  # width of a field's meta-embedding
     ):
         super().__init__(n_token, width, n_head)
-        if not 1 <= top_k <= n_basis: raise ValueError(f"Found top_k={top_k} of n_basis={n_basis}; expected 1 <= top_k <= n_basis.")
+        if not 1 <= top_k <= n_basis:
+            raise ValueError(
+                f"Found top_k={top_k} of n_basis={n_basis}; expected 1 <= top_k <= n_basis."
+            )
         self.top_k = top_k
         self.basis, self.router = unfilled(3, n_basis, width, width), unfilled(3, meta, n_basis)
         self.meta, self.modulation = unfilled(n_token, meta), unfilled(n_head, n_token, n_token)
@@ -181,40 +223,49 @@ class FieldAwareAttention(TokenAttention):
 
 # %% ../../nbs/24_rankers.ipynb #9f74fb9e
 @patch
-def reset_parameters(self:FieldAwareAttention):
+def reset_parameters(self: FieldAwareAttention):
     "Basis and output Xavier; meta-embeddings N(0, 1), so that fields differ; factors N(0, .01)."
-    for w in (self.basis, self.output_proj): xavier_per_slice_(w)
-    for w, std in ((self.meta, 1), (self.router, self.meta.shape[-1]**-.5), (self.modulation, .01)): nn.init.normal_(w, std=std)
+    for w in (self.basis, self.output_proj):
+        xavier_per_slice_(w)
+    for w, std in (
+        (self.meta, 1),
+        (self.router, self.meta.shape[-1] ** -0.5),
+        (self.modulation, 0.01),
+    ):
+        nn.init.normal_(w, std=std)
 
 # %% ../../nbs/24_rankers.ipynb #50261f8f
 @patch
-def composition(self:FieldAwareAttention)->Tensor: # shares of basis a for token t in role r (query, key, value), [r t a]
+def composition(
+    self: FieldAwareAttention,
+) -> Tensor:  # shares of basis a for token t in role r (query, key, value), [r t a]
     "Softmax over the best k scores of a field, zero elsewhere (UM.19)."
     score = einsum(self.meta, self.router, 't m, r m a -> r t a')
     best = score.topk(self.top_k, -1)
-    share = best.values.softmax(-1) # float32 under autocast, whatever the score is
+    share = best.values.softmax(-1)  # float32 under autocast, whatever the score is
     return share.new_zeros(score.shape).scatter(-1, best.indices, share)
 
 # %% ../../nbs/24_rankers.ipynb #00980164
 @patch
-def project(self:FieldAwareAttention, x:Tensor)->tuple: # [b t d] -> Q, K, V, each [b h t e]
+def project(self: FieldAwareAttention, x: Tensor) -> tuple:  # [b t d] -> Q, K, V, each [b h t e]
     "Each token by the composed map of its field (UM.19)."
     maps = einsum(self.composition(), self.basis, 'r t a, r a d f -> r t d f')
     return tuple(split_heads(per_group_linear(x, w), self.n_head) for w in maps)
 
 # %% ../../nbs/24_rankers.ipynb #86bb0438
 @patch
-def weights(self:FieldAwareAttention,
-    q:Tensor, # [b h q e]
-    k:Tensor, # [b h t e]
-)->Tensor:    # [b h q t]
+def weights(
+    self: FieldAwareAttention,
+    q: Tensor,  # [b h q e]
+    k: Tensor,  # [b h t e]
+) -> Tensor:  # [b h q t]
     "softmax((q_i . k_j) w_ij / sqrt d) (UM.19)."
     score = einsum(q, k, 'b h q e, b h t e -> b h q t') / math.sqrt(self.head_width)
     return (score * self.modulation).softmax(-1)
 
 # %% ../../nbs/24_rankers.ipynb #ae096882
 @patch
-def mix(self:FieldAwareAttention, x:Tensor)->Tensor: # [b t d] -> [b t (h e)]
+def mix(self: FieldAwareAttention, x: Tensor) -> Tensor:  # [b t d] -> [b t (h e)]
     "What every token collects, heads side by side; queries, keys and values are made once (UM.19)."
     q, k, v = self.project(x)
     return rearrange(self.weights(q, k) @ v, 'b h t e -> b t (h e)')
@@ -222,9 +273,11 @@ def mix(self:FieldAwareAttention, x:Tensor)->Tensor: # [b t d] -> [b t (h e)]
 # %% ../../nbs/24_rankers.ipynb #c8c69f90
 class AttentionBlock(nn.Module):
     "LN(x + attention), then LN(x + per-token FFN) (UM.1, UM.19)."
-    def __init__(self,
-        attention:TokenAttention, # with its sizes
-        expansion:int=4,          # hidden width of the FFN in units of d
+
+    def __init__(
+        self,
+        attention: TokenAttention,  # with its sizes
+        expansion: int = 4,  # hidden width of the FFN in units of d
     ):
         super().__init__()
         t, d = attention.n_token, attention.width
@@ -233,72 +286,98 @@ class AttentionBlock(nn.Module):
 
 # %% ../../nbs/24_rankers.ipynb #fcb08935
 @patch
-def forward(self:AttentionBlock, x:Tensor)->tuple: # [b t d] -> [b t d], balance
+def forward(self: AttentionBlock, x: Tensor) -> tuple:  # [b t d] -> [b t d], balance
     x = self.attention_norm(x + self.attention(x))
     return self.ffn_norm(x + self.ffn(x)), x.new_zeros(())
 
 # %% ../../nbs/24_rankers.ipynb #e8c93fed
 class RankerBlocks(nn.Module):
     "Blocks one after another; their balance terms are added (UM.19)."
-    def __init__(self,
-        *blocks:nn.Module, # each [b t d] -> ([b t d], balance)
-        interval:int=0,    # after so many blocks, add what went into them; 0: never
+
+    def __init__(
+        self,
+        *blocks: nn.Module,  # each [b t d] -> ([b t d], balance)
+        interval: int = 0,  # after so many blocks, add what went into them; 0: never
     ):
         super().__init__()
-        if interval < 0: raise ValueError(f"Found interval={interval}; expected a number of blocks, or 0 for no residual over blocks.")
+        if interval < 0:
+            raise ValueError(
+                f"Found interval={interval}; expected a number of blocks, or 0 for no residual "
+                "over blocks."
+            )
         self.blocks, self.interval = nn.ModuleList(blocks), interval
 
 # %% ../../nbs/24_rankers.ipynb #fe364f68
 @patch
-def forward(self:RankerBlocks, x:Tensor)->tuple: # [b t d] -> [b t' d], balance
+def forward(self: RankerBlocks, x: Tensor) -> tuple:  # [b t d] -> [b t' d], balance
     kept, balance = x, x.new_zeros(())
     for i, block in enumerate(self.blocks, 1):
         x, more = block(x)
         balance = balance + more
-        if self.interval and i % self.interval == 0: x = kept = x + kept
+        if self.interval and i % self.interval == 0:
+            x = kept = x + kept
     return x, balance
 
 # %% ../../nbs/24_rankers.ipynb #d8f9210e
 @register_ranker('hetero_attention')
 def hetero_attention(n_token, width, depth, *, n_head=4, expansion=4):
     "Blocks of heterogeneous attention (UM.1)."
-    return RankerBlocks(*(AttentionBlock(HeterogeneousAttention(n_token, width, n_head), expansion) for _ in range(depth)))
+    return RankerBlocks(
+        *(
+            AttentionBlock(HeterogeneousAttention(n_token, width, n_head), expansion)
+            for _ in range(depth)
+        )
+    )
 
 # %% ../../nbs/24_rankers.ipynb #e4f8db5e
 @register_ranker('hiformer')
 def hiformer(n_token, width, depth, *, n_head=4, rank=16, expansion=4):
     "Blocks of HiFormer attention (UM.19)."
-    return RankerBlocks(*(AttentionBlock(HiFormerAttention(n_token, width, n_head, rank), expansion) for _ in range(depth)))
+    return RankerBlocks(
+        *(
+            AttentionBlock(HiFormerAttention(n_token, width, n_head, rank), expansion)
+            for _ in range(depth)
+        )
+    )
 
 # %% ../../nbs/24_rankers.ipynb #7d1f8dcd
 @register_ranker('fat')
 def fat(n_token, width, depth, *, n_head=4, n_basis=64, top_k=3, meta=16, expansion=4):
     "Blocks of field-aware attention (UM.19)."
-    attention = lambda: FieldAwareAttention(n_token, width, n_head, n_basis, top_k, meta)
+
+    def attention():
+        return FieldAwareAttention(n_token, width, n_head, n_basis, top_k, meta)
+
     return RankerBlocks(*(AttentionBlock(attention(), expansion) for _ in range(depth)))
 
 # %% ../../nbs/24_rankers.ipynb #657bb5e3
 class TokenMixing(nn.Module):
     "TokenMixer with as many heads as tokens, so that the shape stays (UM.2)."
-    def __init__(self,
-        n_token:int, # t, a divisor of d
-        width:int,   # d
+
+    def __init__(
+        self,
+        n_token: int,  # t, a divisor of d
+        width: int,  # d
     ):
         super().__init__()
-        if width % n_token: raise ValueError(f"Found {n_token} tokens of width {width}; with H = T the number of tokens must divide "
-                                             f"the width. Take a width of {n_token * math.ceil(width / n_token)}.")
+        if width % n_token:
+            raise ValueError(
+                f"Found {n_token} tokens of width {width}; with H = T the number of tokens must "
+                "divide "
+                f"the width. Take a width of {n_token * math.ceil(width / n_token)}."
+            )
         self.n_token = n_token
 
 # %% ../../nbs/24_rankers.ipynb #af96d7bc
 @patch
-def forward(self:TokenMixing, x:Tensor)->Tensor: # [b t d] -> [b h (t c)], h = t
+def forward(self: TokenMixing, x: Tensor) -> Tensor:  # [b t d] -> [b h (t c)], h = t
     return token_mixer(x, self.n_token)
 
 # %% ../../nbs/24_rankers.ipynb #3e227c2d
 def with_balance(
-    layer:nn.Module, # [b t d] -> [b t d], or a pair with a balance term
-    x:Tensor,        # [b t d]
-)->tuple:            # [b t d], balance
+    layer: nn.Module,  # [b t d] -> [b t d], or a pair with a balance term
+    x: Tensor,  # [b t d]
+) -> tuple:  # [b t d], balance
     "The output of a per-token layer and its balance term, zero where it has none."
     y = layer(x)
     return y if isinstance(y, tuple) else (y, x.new_zeros(()))
@@ -306,10 +385,12 @@ def with_balance(
 # %% ../../nbs/24_rankers.ipynb #f7cb858c
 class RankMixerBlock(nn.Module):
     "S = LN(Mix(X) + X), then LN(PFFN(S) + S) (UM.19)."
-    def __init__(self,
-        n_token:int,   # t, a divisor of d
-        width:int,     # d
-        ffn:nn.Module, # per-token layer
+
+    def __init__(
+        self,
+        n_token: int,  # t, a divisor of d
+        width: int,  # d
+        ffn: nn.Module,  # per-token layer
     ):
         super().__init__()
         self.mixing, self.ffn = TokenMixing(n_token, width), ffn
@@ -317,23 +398,29 @@ class RankMixerBlock(nn.Module):
 
 # %% ../../nbs/24_rankers.ipynb #32f89838
 @patch
-def forward(self:RankMixerBlock, x:Tensor)->tuple: # [b t d] -> [b t d], balance
+def forward(self: RankMixerBlock, x: Tensor) -> tuple:  # [b t d] -> [b t d], balance
     S = self.mixing_norm(self.mixing(x) + x)
     y, balance = with_balance(self.ffn, S)
     return self.ffn_norm(y + S), balance
 
 # %% ../../nbs/24_rankers.ipynb #d3a43cf9
 class ReluRoutedExperts(nn.Module):
-    "Experts of a token weighted by ReLU gates; one router for training, a sparse one for inference (UM.19)."
-    def __init__(self,
-        n_token:int,     # t
-        width:int,       # d
-        hidden:int,      # of all experts of a token together
-        n_expert:int,    # e, a divisor of hidden
-        share:float=.5,  # of the training rows that the inference router sends
+    """Experts of a token weighted by ReLU gates; one router for training, a sparse one for
+    inference (UM.19)."""
+
+    def __init__(
+        self,
+        n_token: int,  # t
+        width: int,  # d
+        hidden: int,  # of all experts of a token together
+        n_expert: int,  # e, a divisor of hidden
+        share: float = 0.5,  # of the training rows that the inference router sends
     ):
         super().__init__()
-        if not 0 <= share <= 1: raise ValueError(f"Found share={share}; expected a fraction of the training rows, from 0 to 1.")
+        if not 0 <= share <= 1:
+            raise ValueError(
+                f"Found share={share}; expected a fraction of the training rows, from 0 to 1."
+            )
         t, d, e = n_token, width, n_expert
         self.n_expert, self.share = n_expert, share
         self.experts = PerTokenFFN(t * e, d, group_width(hidden, e))
@@ -343,34 +430,40 @@ class ReluRoutedExperts(nn.Module):
 
 # %% ../../nbs/24_rankers.ipynb #0b785fc4
 @patch
-def reset_parameters(self:ReluRoutedExperts):
+def reset_parameters(self: ReluRoutedExperts):
     "Routers small around a bias of one: every expert starts on; the experts keep their own start."
-    for w in (self.train_router, self.infer_router): nn.init.normal_(w, std=.1 * w.shape[1]**-.5)
-    for b in (self.train_bias, self.infer_bias): nn.init.ones_(b)
+    for w in (self.train_router, self.infer_router):
+        nn.init.normal_(w, std=0.1 * w.shape[1] ** -0.5)
+    for b in (self.train_bias, self.infer_bias):
+        nn.init.ones_(b)
 
 # %% ../../nbs/24_rankers.ipynb #4eb9e2b4
 @patch
-def gates(self:ReluRoutedExperts,
-    x:Tensor,  # [b t d]
-    which:str, # 'train' or 'infer'
-)->Tensor:     # [b t e], zero where the expert is not needed
+def gates(
+    self: ReluRoutedExperts,
+    x: Tensor,  # [b t d]
+    which: str,  # 'train' or 'infer'
+) -> Tensor:  # [b t e], zero where the expert is not needed
     "ReLU of a linear map for each token (UM.19)."
     weight, bias = getattr(self, f'{which}_router'), getattr(self, f'{which}_bias')
     return (per_group_linear(x, weight) + bias).relu()
 
 # %% ../../nbs/24_rankers.ipynb #0d411720
 @patch
-def run(self:ReluRoutedExperts,
-    x:Tensor,    # [b t d]
-    gate:Tensor, # [b t e]
-)->Tensor:       # [b t d]
+def run(
+    self: ReluRoutedExperts,
+    x: Tensor,  # [b t d]
+    gate: Tensor,  # [b t e]
+) -> Tensor:  # [b t d]
     "The gated sum, every expert run."
     each = self.experts(x.repeat_interleave(self.n_expert, 1))
-    return einsum(gate, rearrange(each, 'b (t e) d -> b t e d', e=self.n_expert), 'b t e, b t e d -> b t d')
+    return einsum(
+        gate, rearrange(each, 'b (t e) d -> b t e d', e=self.n_expert), 'b t e, b t e d -> b t d'
+    )
 
 # %% ../../nbs/24_rankers.ipynb #0294fdc0
 @patch
-def forward(self:ReluRoutedExperts, x:Tensor)->tuple: # [b t d] -> [b t d], balance
+def forward(self: ReluRoutedExperts, x: Tensor) -> tuple:  # [b t d] -> [b t d], balance
     gate = infer = self.gates(x, 'infer')
     if self.training:
         by_infer = torch.rand(len(x), 1, 1, device=x.device) < self.share
@@ -379,10 +472,11 @@ def forward(self:ReluRoutedExperts, x:Tensor)->tuple: # [b t d] -> [b t d], bala
 
 # %% ../../nbs/24_rankers.ipynb #29ba34d1
 @patch
-def run_active(self:ReluRoutedExperts,
-    x:Tensor,    # [b t d]
-    gate:Tensor, # [b t e]
-)->Tensor:       # [b t d]
+def run_active(
+    self: ReluRoutedExperts,
+    x: Tensor,  # [b t d]
+    gate: Tensor,  # [b t e]
+) -> Tensor:  # [b t d]
     "The gated sum, an expert run only for the rows whose gate is open."
     y, E = torch.zeros_like(x), self.experts
     for n in range(len(E.up)):
@@ -396,20 +490,27 @@ def run_active(self:ReluRoutedExperts,
 @register_ranker('rankmixer')
 def rankmixer(n_token, width, depth, *, expansion=4, n_expert=None, share=None):
     "RankMixer, dense or with ReLU-routed experts (UM.19)."
-    if n_expert is None and share is not None: raise ValueError(f"Found share={share} without n_expert; set n_expert or leave share out.")
+    if n_expert is None and share is not None:
+        raise ValueError(f"Found share={share} without n_expert; set n_expert or leave share out.")
     sizes = n_token, width, expansion * width
-    routed = lambda: ReluRoutedExperts(*sizes, n_expert, .5 if share is None else share)
+
+    def routed():
+        return ReluRoutedExperts(*sizes, n_expert, 0.5 if share is None else share)
+
     ffn = (lambda: PerTokenFFN(*sizes)) if n_expert is None else routed
     return RankerBlocks(*(RankMixerBlock(n_token, width, ffn()) for _ in range(depth)))
 
 # %% ../../nbs/24_rankers.ipynb #c52ede1b
 class TokenMixerLargeBlock(nn.Module):
-    "Mix, a gated layer, revert, a second gated layer; both residuals join equal coordinates (UM.19)."
-    def __init__(self,
-        n_token:int,         # t, a divisor of d
-        width:int,           # d
-        mixed_ffn:nn.Module, # per-token layer for the mixed order
-        ffn:nn.Module,       # per-token layer for the order of the tokens
+    """Mix, a gated layer, revert, a second gated layer; both residuals join equal coordinates
+    (UM.19)."""
+
+    def __init__(
+        self,
+        n_token: int,  # t, a divisor of d
+        width: int,  # d
+        mixed_ffn: nn.Module,  # per-token layer for the mixed order
+        ffn: nn.Module,  # per-token layer for the order of the tokens
     ):
         super().__init__()
         self.mixing, self.mixed_ffn, self.ffn = TokenMixing(n_token, width), mixed_ffn, ffn
@@ -417,7 +518,7 @@ class TokenMixerLargeBlock(nn.Module):
 
 # %% ../../nbs/24_rankers.ipynb #5c827e8e
 @patch
-def forward(self:TokenMixerLargeBlock, x:Tensor)->tuple: # [b t d] -> [b t d], balance
+def forward(self: TokenMixerLargeBlock, x: Tensor) -> tuple:  # [b t d] -> [b t d], balance
     H = self.mixing(x)
     update, balance = with_balance(self.mixed_ffn, self.mixed_norm(H))
     reverted = token_unmixer(H + update, self.mixing.n_token)
@@ -426,67 +527,96 @@ def forward(self:TokenMixerLargeBlock, x:Tensor)->tuple: # [b t d] -> [b t d], b
 
 # %% ../../nbs/24_rankers.ipynb #a7d39e4d
 def quiet_feed(
-    n_token:int,            # t
-    width:int,              # d
-    hidden:int,             # h, of all experts together if there are any
-    n_expert:int|None=None, # experts of a token, none if None
-    top_k:int|None=None,    # experts that run, 1 if None
-)->nn.Module:
-    "`PerTokenSwiGLU` or `SparsePerTokenMoE` with down projections at a hundredth of Xavier (UM.19)."
-    if n_expert is None and top_k is not None: raise ValueError(f"Found top_k={top_k} without n_expert; set n_expert or leave top_k out.")
+    n_token: int,  # t
+    width: int,  # d
+    hidden: int,  # h, of all experts together if there are any
+    n_expert: int | None = None,  # experts of a token, none if None
+    top_k: int | None = None,  # experts that run, 1 if None
+) -> nn.Module:
+    """`PerTokenSwiGLU` or `SparsePerTokenMoE` with down projections at a hundredth of Xavier
+    (UM.19)."""
+    if n_expert is None and top_k is not None:
+        raise ValueError(f"Found top_k={top_k} without n_expert; set n_expert or leave top_k out.")
     sizes = n_token, width, hidden
-    feed = PerTokenSwiGLU(*sizes) if n_expert is None else SparsePerTokenMoE(*sizes, n_expert, 1 if top_k is None else top_k)
+    feed = (
+        PerTokenSwiGLU(*sizes)
+        if n_expert is None
+        else SparsePerTokenMoE(*sizes, n_expert, 1 if top_k is None else top_k)
+    )
     for m in feed.modules():
-        if isinstance(m, PerTokenSwiGLU): m.down_proj.data.mul_(.01)
+        if isinstance(m, PerTokenSwiGLU):
+            m.down_proj.data.mul_(0.01)
     return feed
 
 # %% ../../nbs/24_rankers.ipynb #e723647a
 @register_ranker('tokenmixer_large')
 def tokenmixer_large(n_token, width, depth, *, expansion=4, n_expert=None, top_k=None, interval=2):
-    "TokenMixer-Large, dense or with sparse experts; a residual over every `interval` blocks (UM.19)."
-    feed = lambda: quiet_feed(n_token, width, expansion * width, n_expert, top_k)
-    return RankerBlocks(*(TokenMixerLargeBlock(n_token, width, feed(), feed()) for _ in range(depth)), interval=interval)
+    """TokenMixer-Large, dense or with sparse experts; a residual over every `interval` blocks
+    (UM.19)."""
+
+    def feed():
+        return quiet_feed(n_token, width, expansion * width, n_expert, top_k)
+
+    return RankerBlocks(
+        *(TokenMixerLargeBlock(n_token, width, feed(), feed()) for _ in range(depth)),
+        interval=interval,
+    )
 
 # %% ../../nbs/24_rankers.ipynb #cdf51890
 class FactorizationMachine(nn.Module):
     "X X^T Y, computed as X (X^T Y) (UM.3)."
-    def __init__(self,
-        n_token:int, # t, rows of X
-        rank:int,    # k, columns of Y
+
+    def __init__(
+        self,
+        n_token: int,  # t, rows of X
+        rank: int,  # k, columns of Y
     ):
         super().__init__()
         self.Y = nn.Parameter(torch.randn(n_token, rank) / math.sqrt(n_token))
 
 # %% ../../nbs/24_rankers.ipynb #297d9afa
 @patch
-def forward(self:FactorizationMachine, x:Tensor)->Tensor: # [b t d] -> [b t k]
+def forward(self: FactorizationMachine, x: Tensor) -> Tensor:  # [b t d] -> [b t k]
     return einsum(x, einsum(x, self.Y, 'b t d, t k -> b d k'), 'b t d, b d k -> b t k')
 
 # %% ../../nbs/24_rankers.ipynb #31aaecdb
 class WukongLayer(nn.Module):
     "LN([FMB; LCB] + residual): a factorisation-machine block above a linear one (UM.3)."
-    def __init__(self,
-        n_token:int,  # n, rows that come in
-        width:int,    # d
-        n_fm:int,     # rows of the factorisation-machine block, n_F
-        n_linear:int, # rows of the linear block, n_L
-        rank:int,     # k
-        hidden:int,   # width of the MLP
+
+    def __init__(
+        self,
+        n_token: int,  # n, rows that come in
+        width: int,  # d
+        n_fm: int,  # rows of the factorisation-machine block, n_F
+        n_linear: int,  # rows of the linear block, n_L
+        rank: int,  # k
+        hidden: int,  # width of the MLP
     ):
         super().__init__()
         if min(n_fm, n_linear, rank, hidden) < 1:
-            raise ValueError(f"Found n_fm={n_fm}, n_linear={n_linear}, rank={rank}, hidden={hidden}; each block needs at least one row, "
-                             "rank and hidden at least 1. Half of a single token is no row: there give n_fm and n_linear.")
-        rows = lambda n: nn.Parameter(torch.randn(n, n_token) / math.sqrt(n_token))
+            raise ValueError(
+                f"Found n_fm={n_fm}, n_linear={n_linear}, rank={rank}, hidden={hidden}; each "
+                "block needs at least one row, "
+                "rank and hidden at least 1. Half of a single token is no row: there give n_fm "
+                "and n_linear."
+            )
+
+        def rows(n):
+            return nn.Parameter(torch.randn(n, n_token) / math.sqrt(n_token))
+
         self.fm, self.fm_norm = FactorizationMachine(n_token, rank), nn.LayerNorm(n_token * rank)
-        self.mlp = nn.Sequential(nn.Linear(n_token * rank, hidden), nn.ReLU(), nn.Linear(hidden, n_fm * width))
+        self.mlp = nn.Sequential(
+            nn.Linear(n_token * rank, hidden), nn.ReLU(), nn.Linear(hidden, n_fm * width)
+        )
         self.linear, self.norm = rows(n_linear), nn.LayerNorm(width)
         self.residual = None if n_fm + n_linear == n_token else rows(n_fm + n_linear)
 
 # %% ../../nbs/24_rankers.ipynb #360a1f31
 @patch
-def forward(self:WukongLayer, x:Tensor)->tuple: # [b n d] -> [b (n_F + n_L) d], balance
-    fmb = split_groups(self.mlp(self.fm_norm(merge_groups(self.fm(x)))), self.mlp[-1].out_features // x.shape[-1])
+def forward(self: WukongLayer, x: Tensor) -> tuple:  # [b n d] -> [b (n_F + n_L) d], balance
+    fmb = split_groups(
+        self.mlp(self.fm_norm(merge_groups(self.fm(x)))), self.mlp[-1].out_features // x.shape[-1]
+    )
     residual = x if self.residual is None else self.residual @ x
     return self.norm(torch.cat([fmb, self.linear @ x], 1) + residual), x.new_zeros(())
 
@@ -497,99 +627,137 @@ def wukong(n_token, width, depth, *, n_fm=None, n_linear=None, rank=8, hidden=No
     n_linear = n_token // 2 if n_linear is None else n_linear
     n_fm = n_token - n_token // 2 if n_fm is None else n_fm
     rows = [n_token] + [n_fm + n_linear] * depth
-    return RankerBlocks(*(WukongLayer(n, width, n_fm, n_linear, rank, 4 * width if hidden is None else hidden) for n in rows[:depth]))
+    return RankerBlocks(
+        *(
+            WukongLayer(n, width, n_fm, n_linear, rank, 4 * width if hidden is None else hidden)
+            for n in rows[:depth]
+        )
+    )
 
 # %% ../../nbs/24_rankers.ipynb #f8363b82
 @dataclass(frozen=True)
 class MixingPatterns:
     "The two factors of a mixing at one input (UM.13)."
-    strength:Tensor # global pattern G(X, W_G), [b n m]
-    local:Tensor    # local pattern, one vector for each block, [b m c]
-    def output(self)->Tensor: # [b (n c)]
+
+    strength: Tensor  # global pattern G(X, W_G), [b n m]
+    local: Tensor  # local pattern, one vector for each block, [b m c]
+
+    def output(self) -> Tensor:  # [b (n c)]
         return merge_groups(self.strength @ self.local)
 
 # %% ../../nbs/24_rankers.ipynb #d1c16e67
 @singledispatch
 def mixing_patterns(
-    layer:nn.Module, # a layer that mixes tokens or blocks
-    x:Tensor,        # [b t d]
-)->MixingPatterns:
+    layer: nn.Module,  # a layer that mixes tokens or blocks
+    x: Tensor,  # [b t d]
+) -> MixingPatterns:
     "The global and the local pattern of a built layer at an input (UM.13)."
-    raise TypeError(f"{type(layer).__name__} has no patterns; expected an attention, TokenMixing, FactorizationMachine or a block mixing.")
+    raise TypeError(
+        f"{type(layer).__name__} has no patterns; expected an attention, TokenMixing, "
+        "FactorizationMachine or a block mixing."
+    )
+
 
 @mixing_patterns.register
-def _(layer:TokenAttention, x):
+def _(layer: TokenAttention, x):
     if layer.n_head != 1:
-        raise ValueError(f"Found {layer.n_head} heads; the view is of one (UM.13). "
-                         "Build the layer with n_head=1.")
+        raise ValueError(
+            f"Found {layer.n_head} heads; the view is of one (UM.13). "
+            "Build the layer with n_head=1."
+        )
     q, k, v = layer.project(x)
     return MixingPatterns(layer.weights(q, k)[:, 0], v[:, 0])
 
 # %% ../../nbs/24_rankers.ipynb #5e18bfca
 @mixing_patterns.register
-def _(layer:TokenMixing, x):
+def _(layer: TokenMixing, x):
     G = group_permutation(layer.n_token, layer.n_token).to(x)
-    return MixingPatterns(G.expand(len(x), -1, -1), rearrange(x, 'b t (h c) -> b (t h) c', h=layer.n_token))
+    return MixingPatterns(
+        G.expand(len(x), -1, -1), rearrange(x, 'b t (h c) -> b (t h) c', h=layer.n_token)
+    )
 
 # %% ../../nbs/24_rankers.ipynb #415dac1b
 @mixing_patterns.register
-def _(layer:FactorizationMachine, x):
+def _(layer: FactorizationMachine, x):
     return MixingPatterns(x @ x.mT, layer.Y.expand(len(x), -1, -1))
 
 # %% ../../nbs/24_rankers.ipynb #ce46e153
 @mixing_patterns.register
-def _(layer:BlockMixing, x):
+def _(layer: BlockMixing, x):
     G, W = (w.to(x.dtype) for w in layer.matrices())
-    return MixingPatterns(G.expand(len(x), -1, -1), per_group_linear(split_groups(merge_groups(x), len(W)), W))
+    return MixingPatterns(
+        G.expand(len(x), -1, -1), per_group_linear(split_groups(merge_groups(x), len(W)), W)
+    )
 
 # %% ../../nbs/24_rankers.ipynb #bdf74c87
 @mixing_patterns.register
-def _(layer:FlattenedTokens, x):
+def _(layer: FlattenedTokens, x):
     return mixing_patterns(layer.mixing, x)
 
 # %% ../../nbs/24_rankers.ipynb #316ad7e1
 def mixing_output(
-    layer:nn.Module, # as in `mixing_patterns`
-    x:Tensor,        # [b t d]
-)->Tensor:           # [b (n c)]
-    "What the layer itself computes between tokens, flattened: no output projection, norm or residual."
-    if isinstance(layer, TokenAttention): return merge_groups(layer.mix(x))
+    layer: nn.Module,  # as in `mixing_patterns`
+    x: Tensor,  # [b t d]
+) -> Tensor:  # [b (n c)]
+    """What the layer itself computes between tokens, flattened: no output projection, norm or
+    residual."""
+    if isinstance(layer, TokenAttention):
+        return merge_groups(layer.mix(x))
     return layer(merge_groups(x)) if isinstance(layer, BlockMixing) else merge_groups(layer(x))
 
 # %% ../../nbs/24_rankers.ipynb #db1393e2
 def local_reads(
-    layer:nn.Module, # as in `mixing_patterns`
-    x:Tensor,        # [b t d]
-)->Tensor:           # bool, [m m], local vector of the row reads input block of the column
-    "Which input blocks each vector of the local pattern depends on, found by changing them one by one (UM.13)."
+    layer: nn.Module,  # as in `mixing_patterns`
+    x: Tensor,  # [b t d]
+) -> Tensor:  # bool, [m m], local vector of the row reads input block of the column
+    """Which input blocks each vector of the local pattern depends on, found by changing them one by
+    one (UM.13)."""
     local = mixing_patterns(layer, x).local
     blocks = split_groups(merge_groups(x), local.shape[1])
     step = torch.eye(local.shape[1], dtype=x.dtype, device=x.device)
-    moved = lambda i: mixing_patterns(layer, (blocks + step[i, :, None]).reshape(x.shape)).local != local
+
+    def moved(i):
+        return mixing_patterns(layer, (blocks + step[i, :, None]).reshape(x.shape)).local != local
+
     return torch.stack([moved(i).any(-1).any(0) for i in range(len(step))], 1)
 
 # %% ../../nbs/24_rankers.ipynb #0a44d500
 def unified_row(
-    layer:nn.Module, # as in `mixing_patterns`
-    x:Tensor,        # [b t d]
-    other:Tensor,    # another input, [b t d]
-    tol:float=1e-6,  # of sums and symmetry
-)->dict:
+    layer: nn.Module,  # as in `mixing_patterns`
+    x: Tensor,  # [b t d]
+    other: Tensor,  # another input, [b t d]
+    tol: float = 1e-6,  # of sums and symmetry
+) -> dict:
     "One row of the table of UM.13, measured on two inputs."
-    here, there, reads = mixing_patterns(layer, x), mixing_patterns(layer, other), local_reads(layer, x)
+    here = mixing_patterns(layer, x)
+    there = mixing_patterns(layer, other)
+    reads = local_reads(layer, x)
     G, own = here.strength, torch.eye(len(reads), dtype=torch.bool, device=reads.device)
-    near = lambda a, b: bool((a - b).abs().max() < tol)
-    return dict(blocks=G.shape[-1], width=here.local.shape[-1],
-                global_depends_on_input=not torch.equal(G, there.strength),
-                local_reads='nothing' if not reads.any() else 'own block' if torch.equal(reads, own) else 'all blocks' if reads.all() else 'some blocks',
-                rows_sum_to_1=near(G.sum(-1), torch.ones_like(G[..., 0])), columns_sum_to_1=near(G.sum(-2), torch.ones_like(G[..., 0])),
-                symmetric=near(G, G.mT))
+
+    def near(a, b):
+        return bool((a - b).abs().max() < tol)
+
+    return dict(
+        blocks=G.shape[-1],
+        width=here.local.shape[-1],
+        global_depends_on_input=not torch.equal(G, there.strength),
+        local_reads='nothing'
+        if not reads.any()
+        else 'own block'
+        if torch.equal(reads, own)
+        else 'all blocks'
+        if reads.all()
+        else 'some blocks',
+        rows_sum_to_1=near(G.sum(-1), torch.ones_like(G[..., 0])),
+        columns_sum_to_1=near(G.sum(-2), torch.ones_like(G[..., 0])),
+        symmetric=near(G, G.mT),
+    )
 
 # %% ../../nbs/24_rankers.ipynb #872d27fb
 def unified_table(
-    layers:dict,  # name -> layer, as in `mixing_patterns`
-    x:Tensor,     # [b t d]
-    other:Tensor, # another input
-)->pd.DataFrame:
+    layers: dict,  # name -> layer, as in `mixing_patterns`
+    x: Tensor,  # [b t d]
+    other: Tensor,  # another input
+) -> pd.DataFrame:
     "The table of UM.13 for built layers."
     return pd.DataFrame({name: unified_row(layer, x, other) for name, layer in layers.items()}).T

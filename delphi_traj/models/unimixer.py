@@ -11,12 +11,14 @@ __all__ = ['LATER', 'RANKERS', 'domain_order', 'check_order', 'domain_widths', '
 # %% ../../nbs/23_unimixer.ipynb #1523ea4e
 import importlib
 import math
-import torch
 from collections.abc import Callable
-from torch import nn, Tensor
-from torch.nn import functional as F
+
+import torch
 from einops import einsum, rearrange, reduce, repeat
 from fastcore.basics import patch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
 from ..layers.groups import per_group_linear
 from ..layers.mixers import unfilled, xavier_per_slice_
 from ..layers.unimixing import PostNormResidual, UniMixing, UniMixingLite
@@ -24,62 +26,93 @@ from .heads import Loss
 
 # %% ../../nbs/23_unimixer.ipynb #24cb65b0
 def domain_order(
-    fields, # of `Field`
-)->list:    # their names, domain after domain
+    fields,  # of `Field`
+) -> list:  # their names, domain after domain
     "Field names by domain, the domains in order of first appearance (UM.4)."
     domains = list(dict.fromkeys(f.domain for f in fields))
     return [f.name for domain in domains for f in fields if f.domain == domain]
 
 # %% ../../nbs/23_unimixer.ipynb #ce004ab8
 def check_order(
-    fields,          # of `Field`
-    order:list|None, # field names, or None for `domain_order`
-)->list:             # field names
-    "The order of concatenation, or an error when it is not a permutation of the field names (UM.4, UM.25)."
+    fields,  # of `Field`
+    order: list | None,  # field names, or None for `domain_order`
+) -> list:  # field names
+    """The order of concatenation, or an error when it is not a permutation of the field names
+    (UM.4, UM.25)."""
     names = [f.name for f in fields]
-    if len(set(names)) != len(names): raise ValueError(f"Field names repeat in {names}. Give each field its own.")
+    if len(set(names)) != len(names):
+        raise ValueError(f"Field names repeat in {names}. Give each field its own.")
     order = domain_order(fields) if order is None else list(order)
-    if sorted(map(str, order)) != sorted(names): raise ValueError(f"order is {order}; expected each of the field names once: {names}.")
+    if sorted(map(str, order)) != sorted(names):
+        raise ValueError(f"order is {order}; expected each of the field names once: {names}.")
     return order
 
 # %% ../../nbs/23_unimixer.ipynb #98a8851c
 def domain_widths(
-    fields,             # of `Field`
-    embedding:int|dict, # one width for all, or domain -> width
-)->dict:                # domain -> width
+    fields,  # of `Field`
+    embedding: int | dict,  # one width for all, or domain -> width
+) -> dict:  # domain -> width
     "The embedding width of each domain (UM.4)."
     domains = list(dict.fromkeys(f.domain for f in fields))
-    widths = dict(embedding) if isinstance(embedding, dict) else dict.fromkeys(domains, int(embedding))
+    widths = (
+        dict(embedding) if isinstance(embedding, dict) else dict.fromkeys(domains, int(embedding))
+    )
     if not domains or set(widths) != set(domains) or min(widths.values()) < 1:
-        raise ValueError(f"embedding is {embedding}; expected a width of at least 1, for all or for each of the domains {domains}.")
+        raise ValueError(
+            f"embedding is {embedding}; expected a width of at least 1, for all or for each of "
+            f"the domains {domains}."
+        )
     return widths
 
 # %% ../../nbs/23_unimixer.ipynb #28d749f6
 def cut_width(
-    total:int,   # width of the concatenated embedding
-    n_token:int, # T
-)->int:          # width of a cut
+    total: int,  # width of the concatenated embedding
+    n_token: int,  # T
+) -> int:  # width of a cut
     "The width of each of T equal cuts, or an error that names what would work (UM.4)."
-    if n_token > 0 and total % n_token == 0: return total // n_token
-    near = sorted(sorted((t for t in range(1, total + 1) if total % t == 0), key=lambda t: abs(t - n_token))[:2])
-    fits = [w for w in (total - total % max(n_token, 1), total - total % max(n_token, 1) + n_token) if w > 0]
-    raise ValueError(f"The embeddings are {total} wide together, which does not cut into {n_token} equal tokens. Choose n_token "
-                     f"from {near}, or embedding widths that sum to one of {fits}.")
+    if n_token > 0 and total % n_token == 0:
+        return total // n_token
+    near = sorted(
+        sorted((t for t in range(1, total + 1) if total % t == 0), key=lambda t: abs(t - n_token))[
+            :2
+        ]
+    )
+    fits = [
+        w
+        for w in (total - total % max(n_token, 1), total - total % max(n_token, 1) + n_token)
+        if w > 0
+    ]
+    raise ValueError(
+        f"The embeddings are {total} wide together, which does not cut into {n_token} equal "
+        "tokens. Choose n_token "
+        f"from {near}, or embedding widths that sum to one of {fits}."
+    )
 
 # %% ../../nbs/23_unimixer.ipynb #470e566b
 class DomainEmbedding(nn.Module):
-    "The fields of one domain: a row for each id, a slope and an offset for each dense field (UM.4)."
-    def __init__(self,
-        fields,      # of one domain
-        column:dict, # field name -> its column among those of its kind
-        width:int,   # of the domain
+    """The fields of one domain: a row for each id, a slope and an offset for each dense field
+    (UM.4)."""
+
+    def __init__(
+        self,
+        fields,  # of one domain
+        column: dict,  # field name -> its column among those of its kind
+        width: int,  # of the domain
     ):
         super().__init__()
         ids, numbers = ([f for f in fields if f.kind == kind] for kind in ('categorical', 'dense'))
         for f in ids:
-            if f.size < 1: raise ValueError(f"Field {f.name!r} has size {f.size}; expected its number of ids, id 0 included.")
-        self.names, size = [f.name for f in ids + numbers], torch.tensor([f.size for f in ids], dtype=torch.long)
-        columns = {'id_column': [column[f.name] for f in ids], 'number_column': [column[f.name] for f in numbers]}
+            if f.size < 1:
+                raise ValueError(
+                    f"Field {f.name!r} has size {f.size}; expected its number of ids, id 0 "
+                    "included."
+                )
+        self.names = [f.name for f in ids + numbers]
+        size = torch.tensor([f.size for f in ids], dtype=torch.long)
+        columns = {
+            'id_column': [column[f.name] for f in ids],
+            'number_column': [column[f.name] for f in numbers],
+        }
         for name, value in (columns | {'size': size, 'first': size.cumsum(0) - size}).items():
             self.register_buffer(name, torch.as_tensor(value, dtype=torch.long), persistent=False)
         self.table = nn.Embedding(int(size.sum()), width)
@@ -89,127 +122,171 @@ class DomainEmbedding(nn.Module):
 # %% ../../nbs/23_unimixer.ipynb #396dc061
 @patch
 @torch.no_grad()
-def reset_parameters(self:DomainEmbedding):
-    "Rows N(0, 0.01), slopes N(0, 0.1); the row of id 0 and the offsets of dense fields start at zero."
-    nn.init.normal_(self.table.weight, std=.01); nn.init.normal_(self.slope, std=.1)
+def reset_parameters(self: DomainEmbedding):
+    """Rows N(0, 0.01), slopes N(0, 0.1); the row of id 0 and the offsets of dense fields start at
+    zero."""
+    nn.init.normal_(self.table.weight, std=0.01)
+    nn.init.normal_(self.slope, std=0.1)
     self.table.weight[self.first] = 0
     nn.init.zeros_(self.offset)
 
 # %% ../../nbs/23_unimixer.ipynb #37458e28
 @patch
-def check_ids(self:DomainEmbedding,
-    ids:Tensor, # [b c]
+def check_ids(
+    self: DomainEmbedding,
+    ids: Tensor,  # [b c]
 ):
     "Refuse ids outside their field, which would read the rows of another one."
     wrong = (ids < 0) | (ids >= self.size)
     if wrong.any():
         i = wrong.any(0).nonzero()[0].item()
-        raise ValueError(f"Field {self.names[i]!r} has ids 0 to {self.size[i] - 1}, found {ids[:, i].min()} to {ids[:, i].max()}. "
-                         "Encode unseen values as id 0.")
+        raise ValueError(
+            f"Field {self.names[i]!r} has ids 0 to {self.size[i] - 1}, found {ids[:, i].min()} to "
+            f"{ids[:, i].max()}. "
+            "Encode unseen values as id 0."
+        )
 
 # %% ../../nbs/23_unimixer.ipynb #caf27115
 @patch
-def forward(self:DomainEmbedding,
-    categorical:Tensor, # ids of all fields, [b c]
-    dense:Tensor,       # numbers of all fields, [b c]
-)->Tensor:              # [b n d], the domain's n fields, ids first
-    ids, value = categorical[:, self.id_column], dense[:, self.number_column, None].to(self.slope.dtype)
-    if not torch.compiler.is_compiling(): self.check_ids(ids)
+def forward(
+    self: DomainEmbedding,
+    categorical: Tensor,  # ids of all fields, [b c]
+    dense: Tensor,  # numbers of all fields, [b c]
+) -> Tensor:  # [b n d], the domain's n fields, ids first
+    ids = categorical[:, self.id_column]
+    value = dense[:, self.number_column, None].to(self.slope.dtype)
+    if not torch.compiler.is_compiling():
+        self.check_ids(ids)
     return torch.cat([self.table(ids + self.first), value * self.slope + self.offset], 1)
 
 # %% ../../nbs/23_unimixer.ipynb #bf3a0bc1
 class FeatureTokenizer(nn.Module):
-    "Embed the fields, concatenate by domain, cut into T equal pieces, project each with its own weight (UM.4)."
-    def __init__(self,
-        fields,                # of `Field`, the categorical ones in the order of their columns, then the dense
-        n_token:int,           # T
-        width:int,             # D, of a token
-        embedding:int|dict=16, # width of every field, or domain -> width
-        order:list|None=None,  # field names in the order of concatenation, by domain if None
+    """Embed the fields, concatenate by domain, cut into T equal pieces, project each with its own
+    weight (UM.4)."""
+
+    def __init__(
+        self,
+        fields,  # of `Field`, the categorical ones in the order of their columns, then the dense
+        n_token: int,  # T
+        width: int,  # D, of a token
+        embedding: int | dict = 16,  # width of every field, or domain -> width
+        order: list | None = None,  # field names in the order of concatenation, by domain if None
     ):
         super().__init__()
-        self.fields, self.order, widths = tuple(fields), check_order(fields, order), domain_widths(fields, embedding)
+        self.fields = tuple(fields)
+        self.order = check_order(fields, order)
+        widths = domain_widths(fields, embedding)
         cut = cut_width(sum(widths[f.domain] for f in fields), n_token)
-        column = {f.name: i for kind in ('categorical', 'dense') for i, f in enumerate(f for f in fields if f.kind == kind)}
-        self.domains = nn.ModuleList(DomainEmbedding([f for f in fields if f.domain == d], column, w) for d, w in widths.items())
+        column = {
+            f.name: i
+            for kind in ('categorical', 'dense')
+            for i, f in enumerate(f for f in fields if f.kind == kind)
+        }
+        self.domains = nn.ModuleList(
+            DomainEmbedding([f for f in fields if f.domain == d], column, w)
+            for d, w in widths.items()
+        )
         self.register_buffer('source', self.coordinates(), persistent=False)
         self.weight, self.bias = unfilled(n_token, cut, width), unfilled(n_token, width)
         self.reset_parameters()
 
 # %% ../../nbs/23_unimixer.ipynb #2fdf13fe
 @patch
-def coordinates(self:FeatureTokenizer)->Tensor: # [(t c)], positions in the domains' outputs laid side by side
+def coordinates(
+    self: FeatureTokenizer,
+) -> Tensor:  # [(t c)], positions in the domains' outputs laid side by side
     "Where each coordinate of the ordered embedding comes from."
     spans, start = {}, 0
     for domain in self.domains:
-        for name in domain.names: spans[name] = range(start, start := start + domain.table.embedding_dim)
+        for name in domain.names:
+            spans[name] = range(start, start := start + domain.table.embedding_dim)
     return torch.tensor([i for name in self.order for i in spans[name]])
 
 # %% ../../nbs/23_unimixer.ipynb #ea4e4fa0
 @patch
-def reset_parameters(self:FeatureTokenizer):
+def reset_parameters(self: FeatureTokenizer):
     "Projections Xavier per token, biases zero; the domains keep their own start."
-    xavier_per_slice_(self.weight); nn.init.zeros_(self.bias)
+    xavier_per_slice_(self.weight)
+    nn.init.zeros_(self.bias)
 
 # %% ../../nbs/23_unimixer.ipynb #27c94ab7
 @patch
-def check_columns(self:FeatureTokenizer,
-    categorical:Tensor, # ids, [b c]
-    dense:Tensor,       # numbers, [b c]
+def check_columns(
+    self: FeatureTokenizer,
+    categorical: Tensor,  # ids, [b c]
+    dense: Tensor,  # numbers, [b c]
 ):
     "Refuse a table with other columns, which would be read as those of the fields."
     for name, x in dict(categorical=categorical, dense=dense).items():
         expected = [f.name for f in self.fields if f.kind == name]
         if x.shape[1:] != (len(expected),):
-            raise ValueError(f"Found {name} of shape {tuple(x.shape)}; expected [b, {len(expected)}] with the columns {expected}.")
+            raise ValueError(
+                f"Found {name} of shape {tuple(x.shape)}; expected [b, {len(expected)}] with the "
+                f"columns {expected}."
+            )
 
 # %% ../../nbs/23_unimixer.ipynb #1446c33b
 @patch
-def embed(self:FeatureTokenizer,
-    categorical:Tensor, # ids, [b c]
-    dense:Tensor,       # numbers, [b c]
-)->Tensor:              # e, [b (t c)]
+def embed(
+    self: FeatureTokenizer,
+    categorical: Tensor,  # ids, [b c]
+    dense: Tensor,  # numbers, [b c]
+) -> Tensor:  # e, [b (t c)]
     "The concatenated embedding, before it is cut (UM.4)."
-    if not torch.compiler.is_compiling(): self.check_columns(categorical, dense)
+    if not torch.compiler.is_compiling():
+        self.check_columns(categorical, dense)
     parts = [rearrange(domain(categorical, dense), 'b n d -> b (n d)') for domain in self.domains]
     return torch.cat(parts, -1)[:, self.source]
 
 # %% ../../nbs/23_unimixer.ipynb #862ed20b
 @patch
-def forward(self:FeatureTokenizer,
-    categorical:Tensor, # ids, [b c]
-    dense:Tensor,       # numbers, [b c]
-)->Tensor:              # tokens, [b t d]
+def forward(
+    self: FeatureTokenizer,
+    categorical: Tensor,  # ids, [b c]
+    dense: Tensor,  # numbers, [b c]
+) -> Tensor:  # tokens, [b t d]
     cuts = rearrange(self.embed(categorical, dense), 'b (t c) -> b t c', t=len(self.weight))
     return per_group_linear(cuts, self.weight) + self.bias
 
 # %% ../../nbs/23_unimixer.ipynb #301781eb
 class PerTokenSwiGLU(nn.Module):
     "A SwiGLU with biases for each token (UM.15)."
-    def __init__(self,
-        n_token:int, # T
-        width:int,   # D
-        hidden:int,  # h
+
+    def __init__(
+        self,
+        n_token: int,  # T
+        width: int,  # D
+        hidden: int,  # h
     ):
         super().__init__()
-        if min(n_token, width, hidden) < 1: raise ValueError(f"Found n_token={n_token}, width={width}, hidden={hidden}; each must be at least 1.")
+        if min(n_token, width, hidden) < 1:
+            raise ValueError(
+                f"Found n_token={n_token}, width={width}, hidden={hidden}; each must be at least 1."
+            )
         t, d, h = n_token, width, hidden
-        self.up_proj, self.gate_proj, self.down_proj = unfilled(t, d, h), unfilled(t, d, h), unfilled(t, h, d)
-        self.up_bias, self.gate_bias, self.down_bias = unfilled(t, h), unfilled(t, h), unfilled(t, d)
+        self.up_proj = unfilled(t, d, h)
+        self.gate_proj = unfilled(t, d, h)
+        self.down_proj = unfilled(t, h, d)
+        self.up_bias = unfilled(t, h)
+        self.gate_bias = unfilled(t, h)
+        self.down_bias = unfilled(t, d)
         self.reset_parameters()
 
 # %% ../../nbs/23_unimixer.ipynb #d723fb3e
 @patch
-def reset_parameters(self:PerTokenSwiGLU):
+def reset_parameters(self: PerTokenSwiGLU):
     "Xavier per token, biases zero."
-    for w in (self.up_proj, self.gate_proj, self.down_proj): xavier_per_slice_(w)
-    for w in (self.up_bias, self.gate_bias, self.down_bias): nn.init.zeros_(w)
+    for w in (self.up_proj, self.gate_proj, self.down_proj):
+        xavier_per_slice_(w)
+    for w in (self.up_bias, self.gate_bias, self.down_bias):
+        nn.init.zeros_(w)
 
 # %% ../../nbs/23_unimixer.ipynb #97b3a287
 @patch
-def forward(self:PerTokenSwiGLU,
-    x:Tensor, # [... t d]
-)->Tensor:    # [... t d]
+def forward(
+    self: PerTokenSwiGLU,
+    x: Tensor,  # [... t d]
+) -> Tensor:  # [... t d]
     up = per_group_linear(x, self.up_proj) + self.up_bias
     gate = per_group_linear(x, self.gate_proj) + self.gate_bias
     return per_group_linear(up * F.silu(gate), self.down_proj) + self.down_bias
@@ -217,19 +294,28 @@ def forward(self:PerTokenSwiGLU,
 # %% ../../nbs/23_unimixer.ipynb #19b8a768
 class SparsePerTokenMoE(nn.Module):
     "Each token has its own experts and router; the k best run, one more always does (UM.18)."
-    def __init__(self,
-        n_token:int,           # T
-        width:int,             # D
-        hidden:int,            # of all experts together; one has hidden / n_expert
-        n_expert:int,          # E
-        top_k:int,             # experts that run for a token
+
+    def __init__(
+        self,
+        n_token: int,  # T
+        width: int,  # D
+        hidden: int,  # of all experts together; one has hidden / n_expert
+        n_expert: int,  # E
+        top_k: int,  # experts that run for a token
         *,
-        alpha:float|None=None, # scale of the routed sum, n_expert / top_k if None
-        shared:bool=True,      # an expert that always runs
+        alpha: float | None = None,  # scale of the routed sum, n_expert / top_k if None
+        shared: bool = True,  # an expert that always runs
     ):
         super().__init__()
-        if not 1 <= top_k <= n_expert: raise ValueError(f"Found top_k={top_k}, n_expert={n_expert}; expected 1 <= top_k <= n_expert.")
-        if hidden < 1 or hidden % n_expert: raise ValueError(f"A hidden width of {hidden} does not divide into {n_expert} experts; choose a multiple.")
+        if not 1 <= top_k <= n_expert:
+            raise ValueError(
+                f"Found top_k={top_k}, n_expert={n_expert}; expected 1 <= top_k <= n_expert."
+            )
+        if hidden < 1 or hidden % n_expert:
+            raise ValueError(
+                f"A hidden width of {hidden} does not divide into {n_expert} experts; choose a "
+                "multiple."
+            )
         self.n_token, self.n_expert, self.top_k = n_token, n_expert, top_k
         self.alpha = n_expert / top_k if alpha is None else alpha
         self.router = unfilled(n_token, width, n_expert)
@@ -239,9 +325,10 @@ class SparsePerTokenMoE(nn.Module):
 
 # %% ../../nbs/23_unimixer.ipynb #528f47ac
 @patch
-def route(self:SparsePerTokenMoE,
-    x:Tensor, # [b t d]
-)->tuple:     # gate [b t e], the k largest [b t k], their experts [b t k]
+def route(
+    self: SparsePerTokenMoE,
+    x: Tensor,  # [b t d]
+) -> tuple:  # gate [b t e], the k largest [b t k], their experts [b t k]
     "Softmax over all experts, then the k largest gates, not rescaled (UM.18)."
     logits = per_group_linear(x, self.router)
     gate = logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(-1)
@@ -249,57 +336,75 @@ def route(self:SparsePerTokenMoE,
 
 # %% ../../nbs/23_unimixer.ipynb #d99cdcc9
 @patch
-def run_all(self:SparsePerTokenMoE,
-    x:Tensor,      # [b t d]
-    best:Tensor,   # gates of the chosen, [b t k]
-    chosen:Tensor, # [b t k]
-)->Tensor:         # [b t d]
+def run_all(
+    self: SparsePerTokenMoE,
+    x: Tensor,  # [b t d]
+    best: Tensor,  # gates of the chosen, [b t k]
+    chosen: Tensor,  # [b t k]
+) -> Tensor:  # [b t d]
     "Every expert runs; the gates of the others are zero."
     every = self.experts(repeat(x, 'b t d -> b (t e) d', e=self.n_expert))
-    weight = torch.zeros(*x.shape[:2], self.n_expert, dtype=best.dtype, device=x.device).scatter(-1, chosen, best)
-    return einsum(weight.to(every.dtype), rearrange(every, 'b (t e) d -> b t e d', e=self.n_expert), 'b t e, b t e d -> b t d')
+    weight = torch.zeros(*x.shape[:2], self.n_expert, dtype=best.dtype, device=x.device).scatter(
+        -1, chosen, best
+    )
+    return einsum(
+        weight.to(every.dtype),
+        rearrange(every, 'b (t e) d -> b t e d', e=self.n_expert),
+        'b t e, b t e d -> b t d',
+    )
 
 # %% ../../nbs/23_unimixer.ipynb #a357a7ea
 def next_free_slot(
-    expert:Tensor,  # the expert of each choice, [n]
-    n_expert:int,   # number of experts
-)->tuple:           # slot of each choice [n], number of slots that are needed
+    expert: Tensor,  # the expert of each choice, [n]
+    n_expert: int,  # number of experts
+) -> tuple:  # slot of each choice [n], number of slots that are needed
     "How many earlier choices went to the same expert (UM.18)."
     order, load = expert.argsort(stable=True), expert.bincount(minlength=n_expert)
     slot = torch.empty_like(order)
-    slot[order] = torch.arange(len(order), device=order.device) - (load.cumsum(0) - load)[expert[order]]
+    slot[order] = (
+        torch.arange(len(order), device=order.device) - (load.cumsum(0) - load)[expert[order]]
+    )
     return slot, int(load.max())
 
 # %% ../../nbs/23_unimixer.ipynb #bd8bff57
 @patch
-def run_chosen(self:SparsePerTokenMoE,
-    x:Tensor,      # [b t d]
-    best:Tensor,   # gates of the chosen, [b t k]
-    chosen:Tensor, # [b t k]
-)->Tensor:         # [b t d]
+def run_chosen(
+    self: SparsePerTokenMoE,
+    x: Tensor,  # [b t d]
+    best: Tensor,  # gates of the chosen, [b t k]
+    chosen: Tensor,  # [b t k]
+) -> Tensor:  # [b t d]
     "Only the chosen experts run, each on the rows that chose it; none is dropped."
     every = self.n_token * self.n_expert
-    expert = rearrange(chosen + torch.arange(0, every, self.n_expert, device=x.device)[:, None], 'b t k -> (b t k)')
+    expert = rearrange(
+        chosen + torch.arange(0, every, self.n_expert, device=x.device)[:, None], 'b t k -> (b t k)'
+    )
     slot, length = next_free_slot(expert, every)
-    rows = x.new_zeros(length, every, x.shape[-1]).index_put((slot, expert), repeat(x, 'b t d -> (b t k) d', k=self.top_k))
-    done = rearrange(self.experts(rows)[slot, expert], '(b t k) d -> b t k d', t=self.n_token, k=self.top_k)
+    rows = x.new_zeros(length, every, x.shape[-1]).index_put(
+        (slot, expert), repeat(x, 'b t d -> (b t k) d', k=self.top_k)
+    )
+    done = rearrange(
+        self.experts(rows)[slot, expert], '(b t k) d -> b t k d', t=self.n_token, k=self.top_k
+    )
     return einsum(best.to(done.dtype), done, 'b t k, b t k d -> b t d')
 
 # %% ../../nbs/23_unimixer.ipynb #bbcc9a04
 def balance_loss(
-    gate:Tensor,   # softmax over experts, [b t e]
-    chosen:Tensor, # the experts that run, [b t k]
-)->Tensor:         # scalar, 1 when even
-    "Number of experts times (share of choices) times (mean gate), summed over experts, averaged over tokens (UM.18)."
+    gate: Tensor,  # softmax over experts, [b t e]
+    chosen: Tensor,  # the experts that run, [b t k]
+) -> Tensor:  # scalar, 1 when even
+    """Number of experts times (share of choices) times (mean gate), summed over experts, averaged
+    over tokens (UM.18)."""
     n_expert = gate.shape[-1]
     share = reduce(F.one_hot(chosen, n_expert).to(gate.dtype), 'b t k e -> t e', 'mean')
     return n_expert * (share * reduce(gate, 'b t e -> t e', 'mean')).sum(-1).mean()
 
 # %% ../../nbs/23_unimixer.ipynb #17d1abc4
 @patch
-def forward(self:SparsePerTokenMoE,
-    x:Tensor, # [b t d]
-)->tuple:     # y [b t d], balance loss
+def forward(
+    self: SparsePerTokenMoE,
+    x: Tensor,  # [b t d]
+) -> tuple:  # y [b t d], balance loss
     gate, best, chosen = self.route(x)
     run = self.run_all if torch.compiler.is_compiling() else self.run_chosen
     y = self.alpha * run(x, best, chosen)
@@ -308,71 +413,85 @@ def forward(self:SparsePerTokenMoE,
 # %% ../../nbs/23_unimixer.ipynb #c8cd096b
 class FlattenedTokens(nn.Module):
     "A mixing of vectors of length T D, applied to tokens (UM.9)."
-    def __init__(self,
-        mixing:nn.Module, # [... (t d)] -> [... (t d)]
+
+    def __init__(
+        self,
+        mixing: nn.Module,  # [... (t d)] -> [... (t d)]
     ):
         super().__init__()
         self.mixing = mixing
 
 # %% ../../nbs/23_unimixer.ipynb #cb859140
 @patch
-def forward(self:FlattenedTokens,
-    x:Tensor, # [... t d]
-)->Tensor:    # [... t d]
+def forward(
+    self: FlattenedTokens,
+    x: Tensor,  # [... t d]
+) -> Tensor:  # [... t d]
     return self.mixing(rearrange(x, '... t d -> ... (t d)')).reshape(x.shape)
 
 # %% ../../nbs/23_unimixer.ipynb #420adcbe
 class UniMixerBlock(nn.Module):
-    "norm(x + mixing(x)), then the per-token SwiGLU or the experts, without a residual of its own (UM.12, UM.15, UM.18)."
-    def __init__(self,
-        mix:nn.Module,  # [b t d] -> [b t d]
-        feed:nn.Module, # [b t d] -> [b t d], or that and a balance loss
+    """norm(x + mixing(x)), then the per-token SwiGLU or the experts, without a residual of its own
+    (UM.12, UM.15, UM.18)."""
+
+    def __init__(
+        self,
+        mix: nn.Module,  # [b t d] -> [b t d]
+        feed: nn.Module,  # [b t d] -> [b t d], or that and a balance loss
     ):
         super().__init__()
         self.mix, self.feed = mix, feed
 
 # %% ../../nbs/23_unimixer.ipynb #6f9f2afb
 @patch
-def forward(self:UniMixerBlock,
-    x:Tensor, # [b t d]
-)->tuple:     # [b t d], balance loss, 0 without experts
+def forward(
+    self: UniMixerBlock,
+    x: Tensor,  # [b t d]
+) -> tuple:  # [b t d], balance loss, 0 without experts
     y = self.feed(self.mix(x))
     return y if isinstance(y, tuple) else (y, y.new_zeros(()))
 
 # %% ../../nbs/23_unimixer.ipynb #557e109e
 def best_block(
-    length:int, # L = T * D
-)->int:         # B
-    "The largest divisor of L that is not above its square root, where L^2 / B + L B is least (UM.9)."
+    length: int,  # L = T * D
+) -> int:  # B
+    """The largest divisor of L that is not above its square root, where L^2 / B + L B is least
+    (UM.9)."""
     return max(B for B in range(1, math.isqrt(length) + 1) if length % B == 0)
 
 # %% ../../nbs/23_unimixer.ipynb #0627a1b7
 def token_mixing(
-    n_token:int,         # T
-    width:int,           # D
-    block:int|None=None, # B, `best_block` if None
-    lite:bool=False,     # `UniMixingLite`, with rank (16) and n_basis (4)
-    **options,           # rank, n_basis; symmetric, doubly_stochastic, tau, block_specific, n_iters
-)->nn.Module:            # [... t d] -> [... t d]
+    n_token: int,  # T
+    width: int,  # D
+    block: int | None = None,  # B, `best_block` if None
+    lite: bool = False,  # `UniMixingLite`, with rank (16) and n_basis (4)
+    **options,  # rank, n_basis; symmetric, doubly_stochastic, tau, block_specific, n_iters
+) -> nn.Module:  # [... t d] -> [... t d]
     "UniMixing, or its light form, of the flattened tokens (UM.9, UM.14)."
     length = n_token * width
     block = best_block(length) if block is None else block
     if block < 1 or length % block:
-        raise ValueError(f"{n_token} tokens of width {width} are {length} coordinates, which do not cut into blocks of {block}. Choose a divisor of {length}.")
-    make, options = (UniMixingLite, dict(rank=16, n_basis=4) | options) if lite else (UniMixing, options)
+        raise ValueError(
+            f"{n_token} tokens of width {width} are {length} coordinates, which do not cut into "
+            f"blocks of {block}. Choose a divisor of {length}."
+        )
+    make, options = (
+        (UniMixingLite, dict(rank=16, n_basis=4) | options) if lite else (UniMixing, options)
+    )
     return FlattenedTokens(make(length // block, block, **options))
 
 # %% ../../nbs/23_unimixer.ipynb #df063660
 def token_feed(
-    n_token:int,            # T
-    width:int,              # D
-    hidden:int|None=None,   # of the SwiGLU, or of all experts together; 8 * width // 3 if None
-    n_expert:int|None=None, # E, no experts if None
-    **options,              # top_k (1), alpha, shared; with experts only
-)->nn.Module:               # [b t d] -> [b t d], or that and a balance loss
+    n_token: int,  # T
+    width: int,  # D
+    hidden: int | None = None,  # of the SwiGLU, or of all experts together; 8 * width // 3 if None
+    n_expert: int | None = None,  # E, no experts if None
+    **options,  # top_k (1), alpha, shared; with experts only
+) -> nn.Module:  # [b t d] -> [b t d], or that and a balance loss
     "The per-token SwiGLU, or sparse experts (UM.15, UM.18)."
     if n_expert is None:
-        if options: raise ValueError(f"Found {options} without n_expert; set n_expert or leave them out.")
+        if options:
+            raise ValueError(f"Found {options} without n_expert; set n_expert or leave them out.")
         return PerTokenSwiGLU(n_token, width, 8 * width // 3 if hidden is None else hidden)
     hidden = n_expert * -(-8 * width // (3 * n_expert)) if hidden is None else hidden
     return SparsePerTokenMoE(n_token, width, hidden, n_expert, **(dict(top_k=1) | options))
@@ -380,28 +499,34 @@ def token_feed(
 # %% ../../nbs/23_unimixer.ipynb #3090cc30
 class SiameseNorm(nn.Module):
     "A post-norm and a pre-norm stream that feed the same blocks (UM.16)."
-    def __init__(self,
-        blocks,                 # each [b t d] -> ([b t d], balance loss)
-        width:int,              # D, that the norms act on
+
+    def __init__(
+        self,
+        blocks,  # each [b t d] -> ([b t d], balance loss)
+        width: int,  # D, that the norms act on
         *,
-        input_norm:bool=False,  # the original's norm of a block's input
-        depth_scale:bool=False, # the original's 1 / sqrt(2 (l + 1)) on what block l adds to the post-norm stream
-        eps:float=1e-6,         # of the norms
+        input_norm: bool = False,  # the original's norm of a block's input
+        depth_scale: bool = False,  # the original's 1 / sqrt(2 (l + 1)) on what block l adds
+        eps: float = 1e-6,  # of the norms
     ):
         super().__init__()
         self.blocks, self.depth_scale = nn.ModuleList(blocks), depth_scale
-        norms = lambda: nn.ModuleList(nn.RMSNorm(width, eps=eps) for _ in self.blocks)
+
+        def norms():
+            return nn.ModuleList(nn.RMSNorm(width, eps=eps) for _ in self.blocks)
+
         self.pre_norm, self.post_norm = norms(), norms()
         self.input_norm = norms() if input_norm else None
         self.output_norm = nn.RMSNorm(width, eps=eps)
 
 # %% ../../nbs/23_unimixer.ipynb #eb3796a3
 @patch
-def step(self:SiameseNorm,
-    l:int,    # number of the block, from 0
-    X:Tensor, # post-norm stream, [b t d]
-    Y:Tensor, # pre-norm stream, [b t d]
-)->tuple:     # both streams after the block, its balance loss
+def step(
+    self: SiameseNorm,
+    l: int,  # number of the block, from 0
+    X: Tensor,  # post-norm stream, [b t d]
+    Y: Tensor,  # pre-norm stream, [b t d]
+) -> tuple:  # both streams after the block, its balance loss
     "One block and its two residuals (UM.16)."
     z = X + self.pre_norm[l](Y)
     O, balance = self.blocks[l](z if self.input_norm is None else self.input_norm[l](z))
@@ -410,31 +535,37 @@ def step(self:SiameseNorm,
 
 # %% ../../nbs/23_unimixer.ipynb #5ae982b3
 @patch
-def streams(self:SiameseNorm,
-    x:Tensor, # [b t d]
-)->tuple:     # lists of the M + 1 states of both streams, the sum of the balance losses
+def streams(
+    self: SiameseNorm,
+    x: Tensor,  # [b t d]
+) -> tuple:  # lists of the M + 1 states of both streams, the sum of the balance losses
     "Both streams, before and after every block."
     X, Y, total = [x], [x], x.new_zeros(())
     for l in range(len(self.blocks)):
         after_X, after_Y, balance = self.step(l, X[-1], Y[-1])
-        X.append(after_X); Y.append(after_Y); total = total + balance
+        X.append(after_X)
+        Y.append(after_Y)
+        total = total + balance
     return X, Y, total
 
 # %% ../../nbs/23_unimixer.ipynb #7f3a434b
 @patch
-def forward(self:SiameseNorm,
-    x:Tensor, # [b t d]
-)->tuple:     # [b t d], balance loss
+def forward(
+    self: SiameseNorm,
+    x: Tensor,  # [b t d]
+) -> tuple:  # [b t d], balance loss
     X, Y, balance = self.streams(x)
     return X[-1] + self.output_norm(Y[-1]), balance
 
 # %% ../../nbs/23_unimixer.ipynb #7b74fe29
 class PostNorm(nn.Module):
     "One stream, x <- norm(x + block(x)): the ablation of SiameseNorm (UM.21)."
-    def __init__(self,
-        blocks,         # each [b t d] -> ([b t d], balance loss)
-        width:int,      # D
-        eps:float=1e-6, # of the norms
+
+    def __init__(
+        self,
+        blocks,  # each [b t d] -> ([b t d], balance loss)
+        width: int,  # D
+        eps: float = 1e-6,  # of the norms
     ):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
@@ -442,11 +573,12 @@ class PostNorm(nn.Module):
 
 # %% ../../nbs/23_unimixer.ipynb #d1a885f4
 @patch
-def forward(self:PostNorm,
-    x:Tensor, # [b t d]
-)->tuple:     # [b t d], balance loss
+def forward(
+    self: PostNorm,
+    x: Tensor,  # [b t d]
+) -> tuple:  # [b t d], balance loss
     total = x.new_zeros(())
-    for block, norm in zip(self.blocks, self.post_norm):
+    for block, norm in zip(self.blocks, self.post_norm, strict=True):
         O, balance = block(x)
         x, total = norm(x + O), total + balance
     return x, total
@@ -454,59 +586,85 @@ def forward(self:PostNorm,
 # %% ../../nbs/23_unimixer.ipynb #e7bb8923
 class UniMixer(nn.Module):
     "M UniMixer blocks with SiameseNorm or post-norm (UM.12-UM.16, UM.18, UM.21)."
-    def __init__(self,
-        n_token:int,            # T
-        width:int,              # D
-        depth:int,              # M
+
+    def __init__(
+        self,
+        n_token: int,  # T
+        width: int,  # D
+        depth: int,  # M
         *,
-        norm:str='siamese',     # or 'post'
-        input_norm:bool=False,  # see `SiameseNorm`
-        depth_scale:bool=False, # see `SiameseNorm`
-        eps:float=1e-6,         # of every norm
-        **options,              # of `token_feed`: hidden, n_expert, top_k, alpha, shared; and all of `token_mixing`
+        norm: str = 'siamese',  # or 'post'
+        input_norm: bool = False,  # see `SiameseNorm`
+        depth_scale: bool = False,  # see `SiameseNorm`
+        eps: float = 1e-6,  # of every norm
+        **options,  # of `token_feed` (hidden, n_expert, top_k, alpha, shared) and `token_mixing`
     ):
         super().__init__()
-        if depth < 0 or norm not in ('siamese', 'post'): raise ValueError(f"Found depth={depth}, norm={norm!r}; expected depth >= 0 and norm 'siamese' or 'post'.")
-        if norm == 'post' and (input_norm or depth_scale): raise ValueError("input_norm and depth_scale belong to norm='siamese'; found norm='post'.")
-        feed = {name: options.pop(name) for name in ('hidden', 'n_expert', 'top_k', 'alpha', 'shared') if name in options}
-        mix = lambda: PostNormResidual(nn.RMSNorm(width, eps=eps), token_mixing(n_token, width, **options))
+        if depth < 0 or norm not in ('siamese', 'post'):
+            raise ValueError(
+                f"Found depth={depth}, norm={norm!r}; expected depth >= 0 and norm 'siamese' or "
+                "'post'."
+            )
+        if norm == 'post' and (input_norm or depth_scale):
+            raise ValueError(
+                "input_norm and depth_scale belong to norm='siamese'; found norm='post'."
+            )
+        feed = {
+            name: options.pop(name)
+            for name in ('hidden', 'n_expert', 'top_k', 'alpha', 'shared')
+            if name in options
+        }
+
+        def mix():
+            return PostNormResidual(
+                nn.RMSNorm(width, eps=eps), token_mixing(n_token, width, **options)
+            )
+
         blocks = [UniMixerBlock(mix(), token_feed(n_token, width, **feed)) for _ in range(depth)]
         siamese = dict(input_norm=input_norm, depth_scale=depth_scale)
-        self.body = SiameseNorm(blocks, width, eps=eps, **siamese) if norm == 'siamese' else PostNorm(blocks, width, eps)
+        self.body = (
+            SiameseNorm(blocks, width, eps=eps, **siamese)
+            if norm == 'siamese'
+            else PostNorm(blocks, width, eps)
+        )
 
 # %% ../../nbs/23_unimixer.ipynb #359c402d
 @patch
-def forward(self:UniMixer,
-    x:Tensor, # tokens, [b t d]
-)->tuple:     # [b t d], balance loss, 0 without experts
+def forward(
+    self: UniMixer,
+    x: Tensor,  # tokens, [b t d]
+) -> tuple:  # [b t d], balance loss, 0 without experts
     return self.body(x)
 
 # %% ../../nbs/23_unimixer.ipynb #83cea9f6
-LATER = 'delphi_traj.models.rankers' # 24_rankers
-RANKERS = {} # name -> builder(n_token, width, depth, **options) -> backbone, or where it stands
+LATER = 'delphi_traj.models.rankers'  # 24_rankers
+RANKERS = {}  # name -> builder(n_token, width, depth, **options) -> backbone, or where it stands
 
 # %% ../../nbs/23_unimixer.ipynb #fb5eb044
 def register_ranker(
-    name:str, # key in `RANKERS`
+    name: str,  # key in `RANKERS`
 ):
     "Decorator: enter a builder of a backbone, [b t d] -> ([b t d], balance loss), under a name."
+
     def enter(builder):
         known = RANKERS.get(name, builder)
         if not isinstance(known, str) and known.__qualname__ != builder.__qualname__:
             raise ValueError(f"A ranker named {name!r} exists already; choose another name.")
         RANKERS[name] = builder
         return builder
+
     return enter
 
 # %% ../../nbs/23_unimixer.ipynb #2aebe5c7
 def ranker_builder(
-    name:str, # key in `RANKERS`
-)->Callable:  # (n_token, width, depth, **options) -> backbone
+    name: str,  # key in `RANKERS`
+) -> Callable:  # (n_token, width, depth, **options) -> backbone
     "The function that builds a ranker's backbone; those of a later notebook are imported here."
     if name not in RANKERS:
         raise ValueError(f"There is no ranker {name!r}; expected one of {', '.join(RANKERS)}.")
     builder = RANKERS[name]
-    if not isinstance(builder, str): return builder
+    if not isinstance(builder, str):
+        return builder
     module, function = builder.split(':')
     return getattr(importlib.import_module(module), function)
 
@@ -523,97 +681,116 @@ def unimixer_lite_backbone(n_token, width, depth, **options):
     return UniMixer(n_token, width, depth, lite=True, **options)
 
 # %% ../../nbs/23_unimixer.ipynb #485fd1d6
-RANKERS |= {name: f'{LATER}:{name}' for name in ('hetero_attention', 'hiformer', 'fat', 'rankmixer',
-                                                 'tokenmixer_large', 'wukong')}
+RANKERS |= {
+    name: f'{LATER}:{name}'
+    for name in ('hetero_attention', 'hiformer', 'fat', 'rankmixer', 'tokenmixer_large', 'wukong')
+}
 
 # %% ../../nbs/23_unimixer.ipynb #57323355
 class Ranker(nn.Module):
     "Tokenizer, backbone, mean over tokens, one linear output."
-    def __init__(self,
-        tokenizer:nn.Module,      # (categorical, dense) -> [b t d]
-        backbone:nn.Module,       # [b t d] -> ([b t d], balance loss)
-        width:int,                # of the backbone's output
-        target:str='binary',      # or 'real'
-        balance_weight:float=.01, # of the balance loss
+
+    def __init__(
+        self,
+        tokenizer: nn.Module,  # (categorical, dense) -> [b t d]
+        backbone: nn.Module,  # [b t d] -> ([b t d], balance loss)
+        width: int,  # of the backbone's output
+        target: str = 'binary',  # or 'real'
+        balance_weight: float = 0.01,  # of the balance loss
     ):
         super().__init__()
-        if target not in ('binary', 'real'): raise ValueError(f"target is {target!r}; expected 'binary' or 'real'.")
+        if target not in ('binary', 'real'):
+            raise ValueError(f"target is {target!r}; expected 'binary' or 'real'.")
         self.tokenizer, self.backbone, self.head = tokenizer, backbone, nn.Linear(width, 1)
         self.target, self.balance_weight = target, balance_weight
         nn.init.zeros_(self.head.bias)
 
 # %% ../../nbs/23_unimixer.ipynb #3fef0ef4
 @patch
-def score(self:Ranker,
-    categorical:Tensor, # ids, [b c]
-    dense:Tensor,       # numbers, [b c]
-)->tuple:               # output [b], balance loss
+def score(
+    self: Ranker,
+    categorical: Tensor,  # ids, [b c]
+    dense: Tensor,  # numbers, [b c]
+) -> tuple:  # output [b], balance loss
     "The linear output of the mean token, and the backbone's balance loss."
     x, balance = self.backbone(self.tokenizer(categorical, dense))
     return self.head(reduce(x, 'b t d -> b d', 'mean'))[:, 0], balance
 
 # %% ../../nbs/23_unimixer.ipynb #add55bae
 @patch
-def forward(self:Ranker,
-    categorical:Tensor, # ids, [b c]
-    dense:Tensor,       # numbers, [b c]
-)->Tensor:              # [b], a logit for a binary target, the value for a real one
+def forward(
+    self: Ranker,
+    categorical: Tensor,  # ids, [b c]
+    dense: Tensor,  # numbers, [b c]
+) -> Tensor:  # [b], a logit for a binary target, the value for a real one
     return self.score(categorical, dense)[0]
 
 # %% ../../nbs/23_unimixer.ipynb #d4826014
 @patch
-def loss(self:Ranker,
-    categorical:Tensor, # ids, [b c]
-    dense:Tensor,       # numbers, [b c]
-    label:Tensor,       # 0/1 or real, [b]
-)->Loss:                # in nats, or squared units, a row
+def loss(
+    self: Ranker,
+    categorical: Tensor,  # ids, [b c]
+    dense: Tensor,  # numbers, [b c]
+    label: Tensor,  # 0/1 or real, [b]
+) -> Loss:  # in nats, or squared units, a row
     "Cross-entropy or squared error, and the weighted balance loss (UM.18)."
     output, balance = self.score(categorical, dense)
-    if label.shape != output.shape: raise ValueError(f"Found labels of shape {tuple(label.shape)}; expected one for each row, {tuple(output.shape)}.")
+    if label.shape != output.shape:
+        raise ValueError(
+            f"Found labels of shape {tuple(label.shape)}; expected one for each row, "
+            f"{tuple(output.shape)}."
+        )
     output = output.to(torch.promote_types(output.dtype, torch.float32))
     error = F.binary_cross_entropy_with_logits if self.target == 'binary' else F.mse_loss
     parts = dict(label=error(output, label.to(output.dtype)), balance=self.balance_weight * balance)
-    return Loss(parts['label'] + parts['balance'], parts, torch.tensor(len(label), device=output.device))
+    return Loss(
+        parts['label'] + parts['balance'], parts, torch.tensor(len(label), device=output.device)
+    )
 
 # %% ../../nbs/23_unimixer.ipynb #cfbdb8a1
 @patch
 @torch.no_grad()
-def predict(self:Ranker,
-    categorical:Tensor, # ids, [b c]
-    dense:Tensor,       # numbers, [b c]
-)->Tensor:              # [b], a probability for a binary target, a mean for a real one
+def predict(
+    self: Ranker,
+    categorical: Tensor,  # ids, [b c]
+    dense: Tensor,  # numbers, [b c]
+) -> Tensor:  # [b], a probability for a binary target, a mean for a real one
     "What is expected, in evaluation mode; the mode is put back after."
     training = self.training
-    try: output = self.eval()(categorical, dense)
-    finally: self.train(training)
+    try:
+        output = self.eval()(categorical, dense)
+    finally:
+        self.train(training)
     return output.sigmoid() if self.target == 'binary' else output
 
 # %% ../../nbs/23_unimixer.ipynb #e635b12e
 @patch
-def parameter_count(self:Ranker,
-    embeddings:bool=False, # also the tables of ids
-)->int:
+def parameter_count(
+    self: Ranker,
+    embeddings: bool = False,  # also the tables of ids
+) -> int:
     "The 'dense parameters' of UM.20, all but the tables of ids, or everything."
     tables = sum(m.weight.numel() for m in self.modules() if isinstance(m, nn.Embedding))
     return sum(p.numel() for p in self.parameters()) - (0 if embeddings else tables)
 
 # %% ../../nbs/23_unimixer.ipynb #00a7e44f
 def make_ranker(
-    name:str,                 # in `RANKERS`
-    fields,                   # of `Field`
-    n_token:int,              # T
-    width:int,                # D
-    depth:int,                # M
+    name: str,  # in `RANKERS`
+    fields,  # of `Field`
+    n_token: int,  # T
+    width: int,  # D
+    depth: int,  # M
     *,
-    embedding:int|dict=16,    # width of every field, or domain -> width
-    order:list|None=None,     # field names in the order of concatenation, by domain if None
-    target:str='binary',      # or 'real'
-    balance_weight:float=.01, # of the balance loss
-    **options,                # of the backbone
-)->Ranker:
+    embedding: int | dict = 16,  # width of every field, or domain -> width
+    order: list | None = None,  # field names in the order of concatenation, by domain if None
+    target: str = 'binary',  # or 'real'
+    balance_weight: float = 0.01,  # of the balance loss
+    **options,  # of the backbone
+) -> Ranker:
     "A whole ranking model by its name (UM.4, UM.16, UM.19)."
     builder = ranker_builder(name)
-    if depth < 0: raise ValueError(f"Found depth={depth}; expected a number of blocks, 0 or more.")
+    if depth < 0:
+        raise ValueError(f"Found depth={depth}; expected a number of blocks, 0 or more.")
     tokenizer = FeatureTokenizer(fields, n_token, width, embedding, order)
     backbone = builder(n_token, width, depth, **options)
     return Ranker(tokenizer, backbone, width, target, balance_weight)

@@ -8,19 +8,26 @@ __all__ = ['ARCHITECTURES', 'CheckpointError', 'Architecture', 'architecture', '
            'unflatten_state', 'save_training_state', 'load_training_state']
 
 # %% ../../nbs/30_checkpoints.ipynb #1249cd8c
-import hashlib, json, math, os, platform, shutil
-from dataclasses import dataclass, field, fields, asdict
+import hashlib
+import json
+import math
+import os
+import platform
+import shutil
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+
 import numpy as np
-import torch
-from torch import nn, Tensor
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
+from torch import Tensor, nn
+
 import delphi_traj
 from ..data.events import Cohort, Vocab
 from ..layers.mixers import MIXERS
-from ..models.delphi import Delphi, DelphiConfig, FROZEN, Recalibration
-from ..models.event_trajectory import EventTrajectory, EventTrajectoryConfig, SIZES
+from ..models.delphi import FROZEN, Delphi, DelphiConfig, Recalibration
+from ..models.event_trajectory import SIZES, EventTrajectory, EventTrajectoryConfig
 
 # %% ../../nbs/30_checkpoints.ipynb #e18144d0
 class CheckpointError(ValueError):
@@ -35,89 +42,155 @@ def _refuse(where, found, wanted):
 @dataclass(frozen=True)
 class Architecture:
     "What a tag stands for; a new architecture is a new entry in `ARCHITECTURES`."
-    config:type # dataclass of every number of the model, with a field `preset`
-    build:object # (config, vocab) -> module
-    facts:object # config -> dict, what the document fixes beside the tag
-    where:dict = field(default_factory=dict) # fields of the configuration that the tag fixes
-    presets:dict = field(default_factory=dict) # name of a preset -> its frozen numbers
-    lacks:object = lambda config, names: [] # (config, names of tensors) -> sentences on missing parts
+
+    config: type  # dataclass of every number of the model, with a field `preset`
+    build: object  # (config, vocab) -> module
+    facts: object  # config -> dict, what the document fixes beside the tag
+    where: dict = field(default_factory=dict)  # fields of the configuration that the tag fixes
+    presets: dict = field(default_factory=dict)  # name of a preset -> its frozen numbers
+    # (config, names of tensors) -> sentences on missing parts
+    lacks: object = lambda config, names: []
 
 # %% ../../nbs/30_checkpoints.ipynb #af99c9ea
-ARCHITECTURES = {} # tag -> Architecture
+ARCHITECTURES = {}  # tag -> Architecture
 
 # %% ../../nbs/30_checkpoints.ipynb #c2fd04e2
 def _facts_v1(config):
     "Section 11 of TrajMixer v1 (V1.17)."
     d = config.d_model // config.n_head
     norm = 'group_wise_layer_norm' if config.group_wise_layer_norm else 'standard_layer_norm'
-    return dict(d_model=config.d_model, n_head=config.n_head, d_group=d, hidden_group=config.hidden_group,
-                attention='unchanged', attention_output_projection='unchanged', mixer_norm=norm,
-                group_alignment=f'per_group_{d}x{d}', group_alignment_bias=False, group_alignment_init='identity',
-                mixer_bias=False, gate_value_init='xavier_uniform', output_init_std=0.001,
-                group_wise_layer_norm=config.group_wise_layer_norm)
+    return dict(
+        d_model=config.d_model,
+        n_head=config.n_head,
+        d_group=d,
+        hidden_group=config.hidden_group,
+        attention='unchanged',
+        attention_output_projection='unchanged',
+        mixer_norm=norm,
+        group_alignment=f'per_group_{d}x{d}',
+        group_alignment_bias=False,
+        group_alignment_init='identity',
+        mixer_bias=False,
+        gate_value_init='xavier_uniform',
+        output_init_std=0.001,
+        group_wise_layer_norm=config.group_wise_layer_norm,
+    )
 
 # %% ../../nbs/30_checkpoints.ipynb #8d9737c7
 def _facts_v5(config):
     "Section 11 of TrajMixer v5 (V5.15)."
-    return dict(d_model=config.d_model, n_head=config.n_head, n_group_rule='n_head', d_group_rule='d_model / n_group',
-                traj_mixer_norm='layer_norm_over_n_embd', intra_hidden_rule='4 * d_group',
-                intra_gate_shape=['n_group', 'd_group'], intra_gate_initial_sigmoid=0.1, cross_hidden_rule='4 * n_group',
-                group_alignment=False, intra_residual=False, cross_residual=False, traj_mixer_outer_residual=True,
-                projection_bias=False, intra_output_init='xavier_uniform', cross_output_init_std=0.001)
+    return dict(
+        d_model=config.d_model,
+        n_head=config.n_head,
+        n_group_rule='n_head',
+        d_group_rule='d_model / n_group',
+        traj_mixer_norm='layer_norm_over_n_embd',
+        intra_hidden_rule='4 * d_group',
+        intra_gate_shape=['n_group', 'd_group'],
+        intra_gate_initial_sigmoid=0.1,
+        cross_hidden_rule='4 * n_group',
+        group_alignment=False,
+        intra_residual=False,
+        cross_residual=False,
+        traj_mixer_outer_residual=True,
+        projection_bias=False,
+        intra_output_init='xavier_uniform',
+        cross_output_init_std=0.001,
+    )
 
 # %% ../../nbs/30_checkpoints.ipynb #f12b42a8
 def _facts_baseline(config):
     "No document freezes the other mixers; these are their sizes."
-    return dict(d_model=config.d_model, n_head=config.n_head, n_layer=config.n_layer, hidden=config.hidden)
+    return dict(
+        d_model=config.d_model, n_head=config.n_head, n_layer=config.n_layer, hidden=config.hidden
+    )
 
 # %% ../../nbs/30_checkpoints.ipynb #bf3bec94
-_PARTS_V1 = {'the norm': ('norm.weight', 'norm.bias'), 'the group alignment': ('branch.group_align',),
-             'the cross-group projections': ('branch.gate_proj', 'branch.value_proj', 'branch.output_proj')}
-_PARTS_V5 = {'the full-width LayerNorm': ('norm.weight', 'norm.bias'),
-             'the intra projections': ('intra_gate_proj', 'intra_value_proj', 'intra_output_proj'),
-             'the static gate': ('intra_gate_logits',),
-             'the cross-group projections': ('gate_proj', 'value_proj', 'output_proj')}
+_PARTS_V1 = {
+    'the norm': ('norm.weight', 'norm.bias'),
+    'the group alignment': ('branch.group_align',),
+    'the cross-group projections': ('branch.gate_proj', 'branch.value_proj', 'branch.output_proj'),
+}
+_PARTS_V5 = {
+    'the full-width LayerNorm': ('norm.weight', 'norm.bias'),
+    'the intra projections': ('intra_gate_proj', 'intra_value_proj', 'intra_output_proj'),
+    'the static gate': ('intra_gate_logits',),
+    'the cross-group projections': ('gate_proj', 'value_proj', 'output_proj'),
+}
 
 # %% ../../nbs/30_checkpoints.ipynb #26b3a63f
 def _block_lacks(parts):
     "A check that every block holds the parts of its mixer (V1.16, V5.14)."
+
     def lacks(config, names):
-        wanted = [(n, part, f'blocks.{n}.stage.{t}') for n in range(config.n_layer) for part, ts in parts.items() for t in ts]
-        return [f'block {n} lacks {tensor.split(".")[-1]} of {part} ({tensor})' for n, part, tensor in wanted if tensor not in names]
+        wanted = [
+            (n, part, f'blocks.{n}.stage.{t}')
+            for n in range(config.n_layer)
+            for part, ts in parts.items()
+            for t in ts
+        ]
+        return [
+            f'block {n} lacks {tensor.split(".")[-1]} of {part} ({tensor})'
+            for n, part, tensor in wanted
+            if tensor not in names
+        ]
+
     return lacks
 
 # %% ../../nbs/30_checkpoints.ipynb #f32df959
 ARCHITECTURES['traj_mixer_v1'] = Architecture(
-    DelphiConfig, Delphi, _facts_v1, dict(mixer='traj_mixer_v1', group_wise_layer_norm=False),
-    dict(traj_mixer_v1=FROZEN), _block_lacks(_PARTS_V1))
-ARCHITECTURES['traj_mixer_v1_group_wise_layer_norm'] = Architecture( # the ablation of V1.13
-    DelphiConfig, Delphi, _facts_v1, dict(mixer='traj_mixer_v1', group_wise_layer_norm=True),
-    lacks=_block_lacks(_PARTS_V1))
+    DelphiConfig,
+    Delphi,
+    _facts_v1,
+    dict(mixer='traj_mixer_v1', group_wise_layer_norm=False),
+    dict(traj_mixer_v1=FROZEN),
+    _block_lacks(_PARTS_V1),
+)
+ARCHITECTURES['traj_mixer_v1_group_wise_layer_norm'] = Architecture(  # the ablation of V1.13
+    DelphiConfig,
+    Delphi,
+    _facts_v1,
+    dict(mixer='traj_mixer_v1', group_wise_layer_norm=True),
+    lacks=_block_lacks(_PARTS_V1),
+)
 ARCHITECTURES['traj_mixer_v5'] = Architecture(
-    DelphiConfig, Delphi, _facts_v5, dict(mixer='traj_mixer_v5'),
-    dict(traj_mixer_v5=FROZEN), _block_lacks(_PARTS_V5))
+    DelphiConfig,
+    Delphi,
+    _facts_v5,
+    dict(mixer='traj_mixer_v5'),
+    dict(traj_mixer_v5=FROZEN),
+    _block_lacks(_PARTS_V5),
+)
 
 # %% ../../nbs/30_checkpoints.ipynb #c26ca271
 def _register_mixers():
     "Give every mixer without a tag of its own the tag delphi_<mixer>."
     tagged = [entry.where.get('mixer') for entry in ARCHITECTURES.values()]
     for mixer in MIXERS:
-        if mixer in tagged: continue
-        ARCHITECTURES[f'delphi_{mixer}'] = Architecture(DelphiConfig, Delphi, _facts_baseline, dict(mixer=mixer))
+        if mixer in tagged:
+            continue
+        ARCHITECTURES[f'delphi_{mixer}'] = Architecture(
+            DelphiConfig, Delphi, _facts_baseline, dict(mixer=mixer)
+        )
 
 # %% ../../nbs/30_checkpoints.ipynb #03407e8c
 _register_mixers()
 
 # %% ../../nbs/30_checkpoints.ipynb #33a83135
-def architecture(config)->str:
+def architecture(config) -> str:
     "The tag of a configuration (V1.16, V5.13)."
     _register_mixers()
     for tag, entry in ARCHITECTURES.items():
-        if isinstance(config, entry.config) and all(getattr(config, k) == v for k, v in entry.where.items()): return tag
-    raise CheckpointError(f'{type(config).__name__}: found no entry of ARCHITECTURES for it; add one')
+        if isinstance(config, entry.config) and all(
+            getattr(config, k) == v for k, v in entry.where.items()
+        ):
+            return tag
+    raise CheckpointError(
+        f'{type(config).__name__}: found no entry of ARCHITECTURES for it; add one'
+    )
 
 # %% ../../nbs/30_checkpoints.ipynb #c33fa82b
-def frozen_facts(config)->dict: # JSON values, keys in the order of the document
+def frozen_facts(config) -> dict:  # JSON values, keys in the order of the document
     "Every key and value of section 11 of the document (V1.17, V5.15)."
     tag = architecture(config)
     return dict(model_architecture=tag, **ARCHITECTURES[tag].facts(config))
@@ -126,82 +199,126 @@ def frozen_facts(config)->dict: # JSON values, keys in the order of the document
 def _recalibrated(model):
     "Shape and origin of the factors that correct the model's rates, or None."
     found = getattr(model, 'recalibration', None)
-    return None if found is None else dict(shape=list(found.log_factor.shape), **(found.facts or {}))
+    return (
+        None if found is None else dict(shape=list(found.log_factor.shape), **(found.facts or {}))
+    )
 
 # %% ../../nbs/30_checkpoints.ipynb #163a8512
-def _mark(salt, *parts)->int:
+def _mark(salt, *parts) -> int:
     "Sixty-three bits of a keyed hash."
     digest = hashlib.blake2b(repr(parts).encode(), key=salt.encode(), digest_size=8).digest()
     return int.from_bytes(digest, 'little') >> 1
 
 # %% ../../nbs/30_checkpoints.ipynb #d80fed63
-def person_marks(cohort:Cohort, salt:str)->np.ndarray: # int64 [n 2]; the second is -1 for short records
+def person_marks(
+    cohort: Cohort, salt: str
+) -> np.ndarray:  # int64 [n 2]; the second is -1 for short records
     "Two marks of each person: of number, sex and first disease, and of the whole record."
     s, names = cohort.subjects, np.array(cohort.vocab.names, dtype=object)
     real = cohort.vocab.of_kind('disease', 'death')[cohort.token]
     out = np.full((len(cohort), 2), -1, np.int64)
-    rows = zip(s.subject_id.tolist(), s.sex.tolist(), s.start.tolist(), cohort.offsets, cohort.offsets[1:])
+    rows = zip(
+        s.subject_id.tolist(),
+        s.sex.tolist(),
+        s.start.tolist(),
+        cohort.offsets,
+        cohort.offsets[1:],
+        strict=False,
+    )
     for i, (number, sex, start, a, b) in enumerate(rows):
         mine = np.arange(a, b)[real[a:b]]
-        codes = list(zip(names[cohort.token[mine]], cohort.age[mine].tolist()))
+        codes = list(zip(names[cohort.token[mine]], cohort.age[mine].tolist(), strict=True))
         out[i, 0] = _mark(salt, number, sex, codes[0] if codes else start)
-        if len(codes) > 2: out[i, 1] = _mark(salt, sex, codes)
+        if len(codes) > 2:
+            out[i, 1] = _mark(salt, sex, codes)
     return out
 
 # %% ../../nbs/30_checkpoints.ipynb #4aa299b4
 @dataclass
 class SeenPeople:
     "Marks of the people on whom a model was trained or tuned."
-    marks:np.ndarray # int64 [n 2], of `person_marks`
-    salt:str
-    def among(self, cohort)->np.ndarray: # bool [n]
+
+    marks: np.ndarray  # int64 [n 2], of `person_marks`
+    salt: str
+
+    def among(self, cohort) -> np.ndarray:  # bool [n]
         "Who of a cohort is one of them, by either mark."
         found = person_marks(cohort, self.salt)
         who, record = (np.isin(found[:, j], self.marks[:, j]) for j in (0, 1))
         return who | (record & (found[:, 1] >= 0))
 
-def seen_people(*cohorts, salt:str)->SeenPeople: # the salt of a run, 1 to 64 bytes
+
+def seen_people(*cohorts, salt: str) -> SeenPeople:  # the salt of a run, 1 to 64 bytes
     "Marks of the people of some cohorts."
     if not cohorts or not 0 < len(salt.encode()) <= 64:
-        raise ValueError(f'found {len(cohorts)} cohorts and a salt of {len(salt.encode())} bytes; '
-                         'expected at least one, and 1 to 64 bytes')
+        raise ValueError(
+            f'found {len(cohorts)} cohorts and a salt of {len(salt.encode())} bytes; '
+            'expected at least one, and 1 to 64 bytes'
+        )
     return SeenPeople(np.concatenate([person_marks(c, salt) for c in cohorts]), salt)
 
 # %% ../../nbs/30_checkpoints.ipynb #fd0a0362
-def train_config(model, # has `config`
-                 vocab:Vocab,
-                 **training # JSON values to remember: step, seed, losses
-                )->dict:
+def train_config(
+    model,  # has `config`
+    vocab: Vocab,
+    **training,  # JSON values to remember: step, seed, losses
+) -> dict:
     "What `train_config.json` says about a model (V1.16, V1.17, V5.13, V5.15)."
     parameters = dict(model.named_parameters())
     fixed = [name for name, p in parameters.items() if not p.requires_grad]
     total = sum(p.numel() for p in parameters.values())
-    return dict(frozen_facts(model.config), preset=model.config.preset, config=asdict(model.config), model_parameter_count=total,
-                trainable_parameter_count=total - sum(parameters[n].numel() for n in fixed), not_trainable=fixed,
-                vocab_fingerprint=vocab.fingerprint, recalibration=_recalibrated(model), versions=_versions(), training=training)
+    return dict(
+        frozen_facts(model.config),
+        preset=model.config.preset,
+        config=asdict(model.config),
+        model_parameter_count=total,
+        trainable_parameter_count=total - sum(parameters[n].numel() for n in fixed),
+        not_trainable=fixed,
+        vocab_fingerprint=vocab.fingerprint,
+        recalibration=_recalibrated(model),
+        versions=_versions(),
+        training=training,
+    )
 
 # %% ../../nbs/30_checkpoints.ipynb #444377ec
 def _versions():
     "What wrote the checkpoint; kept for people, not checked."
-    return dict(delphi_traj=delphi_traj.__version__, torch=torch.__version__, python=platform.python_version(), numpy=np.__version__)
+    return dict(
+        delphi_traj=delphi_traj.__version__,
+        torch=torch.__version__,
+        python=platform.python_version(),
+        numpy=np.__version__,
+    )
 
 # %% ../../nbs/30_checkpoints.ipynb #dd290116
 def _as_tensor(value):
     "One value of a configuration as a tensor."
-    if value is None or isinstance(value, str): return torch.tensor(list((value or '').encode()), dtype=torch.uint8)
-    if isinstance(value, float): return torch.tensor(value, dtype=torch.float64)
-    if isinstance(value, (bool, int)): return torch.tensor(value)
-    raise CheckpointError(f'found {value!r} in a configuration; wanted text, a number, True, False or None')
+    if value is None or isinstance(value, str):
+        return torch.tensor(list((value or '').encode()), dtype=torch.uint8)
+    if isinstance(value, float):
+        return torch.tensor(value, dtype=torch.float64)
+    if isinstance(value, (bool, int)):
+        return torch.tensor(value)
+    raise CheckpointError(
+        f'found {value!r} in a configuration; wanted text, a number, True, False or None'
+    )
 
 # %% ../../nbs/30_checkpoints.ipynb #b104be4f
 def _as_value(tensor):
     "The inverse of `_as_tensor`."
-    return tensor.tolist() if tensor.dtype != torch.uint8 else bytes(tensor.tolist()).decode(errors='replace') or None
+    return (
+        tensor.tolist()
+        if tensor.dtype != torch.uint8
+        else bytes(tensor.tolist()).decode(errors='replace') or None
+    )
 
 # %% ../../nbs/30_checkpoints.ipynb #1cba21ee
 def _fingerprint(config):
     "The tag and every field of a configuration, by name."
-    return {f'fingerprint.{name}': value for name, value in dict(architecture=architecture(config), **asdict(config)).items()}
+    return {
+        f'fingerprint.{name}': value
+        for name, value in dict(architecture=architecture(config), **asdict(config)).items()
+    }
 
 # %% ../../nbs/30_checkpoints.ipynb #634faa04
 def _weights(model):
@@ -209,22 +326,28 @@ def _weights(model):
     state, first = {}, {}
     for name, tensor in model.state_dict().items():
         state[name] = tensor.detach().cpu().contiguous()
-        owner = first.setdefault(tensor.untyped_storage().data_ptr(), name) if tensor.numel() else name
-        if owner != name: raise CheckpointError(f'{name}: found the memory of {owner}; wanted each tensor once')
+        owner = (
+            first.setdefault(tensor.untyped_storage().data_ptr(), name) if tensor.numel() else name
+        )
+        if owner != name:
+            raise CheckpointError(f'{name}: found the memory of {owner}; wanted each tensor once')
     return state
 
 # %% ../../nbs/30_checkpoints.ipynb #f6308db3
 _FILES = ('train_config.json', 'model.safetensors', 'vocab.csv')
 _STATE_FILES = ('training_state.safetensors', 'training_state.json')
-_PEOPLE = 'people.safetensors' # marks of those whom the model has seen
+_PEOPLE = 'people.safetensors'  # marks of those whom the model has seen
 
 # %% ../../nbs/30_checkpoints.ipynb #37ab480b
 def _sync(path):
     "Wait until a file or a directory is on the disk."
-    if os.name != 'posix': return
+    if os.name != 'posix':
+        return
     handle = os.open(path, os.O_RDONLY)
-    try: os.fsync(handle)
-    finally: os.close(handle)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 # %% ../../nbs/30_checkpoints.ipynb #0f10f299
 def _write(path, data):
@@ -237,10 +360,13 @@ def _write(path, data):
 # %% ../../nbs/30_checkpoints.ipynb #4f77d7c6
 def _to_json(place, value):
     "Bytes of strict JSON."
-    try: return (json.dumps(value, indent=2, allow_nan=False) + '\n').encode()
+    try:
+        return (json.dumps(value, indent=2, allow_nan=False) + '\n').encode()
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f'{place}: found a value that JSON cannot hold ({error}); '
-                              'wanted text, finite numbers, lists, dicts') from error
+        raise CheckpointError(
+            f'{place}: found a value that JSON cannot hold ({error}); '
+            'wanted text, finite numbers, lists, dicts'
+        ) from error
 
 # %% ../../nbs/30_checkpoints.ipynb #180c4630
 def _sha256(data):
@@ -256,25 +382,32 @@ def _siblings(path):
 # %% ../../nbs/30_checkpoints.ipynb #18e54eb1
 def _tidy(path, part, old):
     "Undo what a killed save left; refuse to replace what is no checkpoint."
-    if old.exists() and not path.exists(): os.rename(old, path)
-    for leftover in (part, old): shutil.rmtree(leftover, ignore_errors=True)
-    if not path.exists() or (path/_FILES[0]).exists(): return
+    if old.exists() and not path.exists():
+        os.rename(old, path)
+    for leftover in (part, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    if not path.exists() or (path / _FILES[0]).exists():
+        return
     if not path.is_dir() or any(path.iterdir()):
         _refuse(path, 'something that is no checkpoint', 'a new name, or a checkpoint to replace')
 
 # %% ../../nbs/30_checkpoints.ipynb #c881d8ce
 def _carry(path, part):
     "Copy what else lies in the predecessor: a log, a note."
-    for item in (path.iterdir() if path.exists() else ()):
-        if item.name in _FILES + _STATE_FILES + (_PEOPLE,) or item.suffix == '.part': continue
-        if item.is_dir(): shutil.copytree(item, part/item.name)
-        else: shutil.copy2(item, part/item.name)
+    for item in path.iterdir() if path.exists() else ():
+        if item.name in _FILES + _STATE_FILES + (_PEOPLE,) or item.suffix == '.part':
+            continue
+        if item.is_dir():
+            shutil.copytree(item, part / item.name)
+        else:
+            shutil.copy2(item, part / item.name)
 
 # %% ../../nbs/30_checkpoints.ipynb #81bdcbd7
 def _swap(path, part, old):
     "Give the finished directory its name."
     _sync(part)
-    if path.exists(): os.rename(path, old)
+    if path.exists():
+        os.rename(path, old)
     os.rename(part, path)
     _sync(path.parent)
     shutil.rmtree(old, ignore_errors=True)
@@ -282,32 +415,39 @@ def _swap(path, part, old):
 # %% ../../nbs/30_checkpoints.ipynb #098a5a92
 def _write_checkpoint(folder, model, vocab, people, training):
     "The three files, and the marks of the people whom the model has seen."
-    tensors = {**_weights(model), **{name: _as_tensor(value) for name, value in _fingerprint(model.config).items()}}
+    tensors = {
+        **_weights(model),
+        **{name: _as_tensor(value) for name, value in _fingerprint(model.config).items()},
+    }
     data = safetensors.torch.save(tensors)
-    _write(folder/'model.safetensors', data)
+    _write(folder / 'model.safetensors', data)
     stored = dict(train_config(model, vocab, **training), model_sha256=_sha256(data))
     if people is not None:
         marks = safetensors.torch.save({'marks': torch.from_numpy(people.marks)})
-        _write(folder/_PEOPLE, marks)
+        _write(folder / _PEOPLE, marks)
         stored |= dict(people_salt=people.salt, people_sha256=_sha256(marks))
-    _write(folder/'train_config.json', _to_json('training', stored))
-    vocab.save(folder/'vocab.csv')
-    _sync(folder/'vocab.csv')
+    _write(folder / 'train_config.json', _to_json('training', stored))
+    vocab.save(folder / 'vocab.csv')
+    _sync(folder / 'vocab.csv')
 
 # %% ../../nbs/30_checkpoints.ipynb #c5378055
-def save_checkpoint(path, # directory to write; a checkpoint that is there is replaced whole
-                    model, # has `config`
-                    vocab:Vocab, # with which the model was built
-                    training_state:dict=None, # for `save_training_state`, swapped in together with the weights
-                    people:'SeenPeople'=None, # of `seen_people`: whom the model was trained or tuned on
-                    **training # JSON values to remember: step, seed, losses
-                   )->Path:
+def save_checkpoint(
+    path,  # directory to write; a checkpoint that is there is replaced whole
+    model,  # has `config`
+    vocab: Vocab,  # with which the model was built
+    training_state: dict = None,  # for `save_training_state`, swapped in together with the weights
+    people: 'SeenPeople' = None,  # of `seen_people`: whom the model was trained or tuned on
+    **training,  # JSON values to remember: step, seed, losses
+) -> Path:
     "Write a checkpoint beside `path`, read it back, and give it its name (V1.16, V5.13)."
     path, part, old = _siblings(path)
     _tidy(path, part, old)
     part.mkdir(parents=True)
-    try: _write_and_read_back(part, model, vocab, people, training_state, training)
-    except CheckpointError: shutil.rmtree(part); raise
+    try:
+        _write_and_read_back(part, model, vocab, people, training_state, training)
+    except CheckpointError:
+        shutil.rmtree(part)
+        raise
     _carry(path, part)
     _swap(path, part, old)
     return path
@@ -331,23 +471,40 @@ def _place(path):
 def _find(path, files):
     "The directory that holds `files`."
     path = _place(path)
-    if not path.is_dir(): _refuse(path, 'a file' if path.exists() else 'nothing', 'a directory that save_checkpoint wrote')
+    if not path.is_dir():
+        _refuse(
+            path, 'a file' if path.exists() else 'nothing', 'a directory that save_checkpoint wrote'
+        )
     for name in files:
-        if not (path/name).is_file(): _refuse(path, f'no {name}', f'the files {", ".join(files)}')
+        if not (path / name).is_file():
+            _refuse(path, f'no {name}', f'the files {", ".join(files)}')
     return path
 
 # %% ../../nbs/30_checkpoints.ipynb #ba010b95
 def _read_json(file, keys):
     "A JSON object with at least `keys`."
-    try: stored = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error: _refuse(file, f'no JSON ({error})', 'the file as it was saved')
+    try:
+        stored = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        _refuse(file, f'no JSON ({error})', 'the file as it was saved')
     lost = [k for k in keys if not isinstance(stored, dict) or k not in stored]
-    if lost: _refuse(file, f'no key {lost[0]!r}', f'the keys {", ".join(keys)}')
+    if lost:
+        _refuse(file, f'no key {lost[0]!r}', f'the keys {", ".join(keys)}')
     return stored
 
 # %% ../../nbs/30_checkpoints.ipynb #74f169d9
-_KEYS = ('model_architecture', 'preset', 'config', 'model_parameter_count', 'trainable_parameter_count', 'not_trainable',
-         'vocab_fingerprint', 'versions', 'training', 'model_sha256')
+_KEYS = (
+    'model_architecture',
+    'preset',
+    'config',
+    'model_parameter_count',
+    'trainable_parameter_count',
+    'not_trainable',
+    'vocab_fingerprint',
+    'versions',
+    'training',
+    'model_sha256',
+)
 _OLD_TAGS = ('traj_mixer_v2', 'traj_mixer_v3', 'traj_mixer_v4')
 
 # %% ../../nbs/30_checkpoints.ipynb #96f6c396
@@ -355,9 +512,16 @@ def _check_tag(file, tag, expect):
     "The entry of a tag, if it is known and the expected one (V1.16, V5.14)."
     _register_mixers()
     found = f'model_architecture {tag!r}'
-    if tag in _OLD_TAGS: _refuse(file, f'{found}, an older version that is not read', f'{expect or "a current tag"}; train again')
-    if expect is not None and tag != expect: _refuse(file, found, f'{expect!r}, as the caller expects')
-    if tag not in list(ARCHITECTURES): _refuse(file, found, f'one of {", ".join(ARCHITECTURES)}')
+    if tag in _OLD_TAGS:
+        _refuse(
+            file,
+            f'{found}, an older version that is not read',
+            f'{expect or "a current tag"}; train again',
+        )
+    if expect is not None and tag != expect:
+        _refuse(file, found, f'{expect!r}, as the caller expects')
+    if tag not in list(ARCHITECTURES):
+        _refuse(file, found, f'one of {", ".join(ARCHITECTURES)}')
     return ARCHITECTURES[tag]
 
 # %% ../../nbs/30_checkpoints.ipynb #752db360
@@ -365,35 +529,54 @@ def _read_config(file, given, entry):
     "The configuration from its JSON object."
     names = [f.name for f in fields(entry.config)]
     odd = sorted(set(given) ^ set(names)) if isinstance(given, dict) else repr(given)
-    if odd: _refuse(file, f'a config that differs in {odd}', f'the fields {", ".join(names)}')
-    try: return entry.config(**given)
-    except (ValueError, TypeError) as error: _refuse(file, f'a config that cannot be ({error})', 'the config as it was saved')
+    if odd:
+        _refuse(file, f'a config that differs in {odd}', f'the fields {", ".join(names)}')
+    try:
+        return entry.config(**given)
+    except (ValueError, TypeError) as error:
+        _refuse(file, f'a config that cannot be ({error})', 'the config as it was saved')
 
 # %% ../../nbs/30_checkpoints.ipynb #d330b8d0
 def _check_where(file, tag, entry, config):
     "The tag and the configuration name the same architecture."
     for name, value in entry.where.items():
         found = getattr(config, name)
-        if found != value: _refuse(file, f'config.{name} {found!r}', f'{value!r}, as the tag {tag!r} says')
-    if architecture(config) != tag: _refuse(file, f'a config of {architecture(config)!r}', f'one of {tag!r}, the tag')
+        if found != value:
+            _refuse(file, f'config.{name} {found!r}', f'{value!r}, as the tag {tag!r} says')
+    if architecture(config) != tag:
+        _refuse(file, f'a config of {architecture(config)!r}', f'one of {tag!r}, the tag')
 
 # %% ../../nbs/30_checkpoints.ipynb #1dccd7d1
 def _check_preset(file, preset, entry, config):
     "The frozen numbers, where a preset is named (V1.17, V5.12)."
-    if preset != config.preset: _refuse(file, f'preset {preset!r} but config.preset {config.preset!r}', 'one name')
-    if preset is None: return
-    if preset not in list(entry.presets): _refuse(file, f'preset {preset!r}', f'null or one of {list(entry.presets)}')
+    if preset != config.preset:
+        _refuse(file, f'preset {preset!r} but config.preset {config.preset!r}', 'one name')
+    if preset is None:
+        return
+    if preset not in list(entry.presets):
+        _refuse(file, f'preset {preset!r}', f'null or one of {list(entry.presets)}')
     for name, value in entry.presets[preset].items():
         found = getattr(config, name)
-        if found != value: _refuse(file, f'{name} {found!r} in preset {preset!r}', f'{value!r}, the frozen number, or no preset')
+        if found != value:
+            _refuse(
+                file,
+                f'{name} {found!r} in preset {preset!r}',
+                f'{value!r}, the frozen number, or no preset',
+            )
 
 # %% ../../nbs/30_checkpoints.ipynb #9b126363
 def _check_facts(file, stored, facts):
     "What the document freezes, key by key, as JSON text (V1.17, V5.15)."
     for key, value in facts.items():
-        if key not in stored: _refuse(file, f'no key {key!r}', f'{key}: {json.dumps(value)}')
+        if key not in stored:
+            _refuse(file, f'no key {key!r}', f'{key}: {json.dumps(value)}')
         found = json.dumps(stored[key])
-        if found != json.dumps(value): _refuse(file, f'{key}: {found}', f'{key}: {json.dumps(value)}, which follows from the config')
+        if found != json.dumps(value):
+            _refuse(
+                file,
+                f'{key}: {found}',
+                f'{key}: {json.dumps(value)}, which follows from the config',
+            )
 
 # %% ../../nbs/30_checkpoints.ipynb #53ad1f09
 def _check_json(file, stored, expect):
@@ -409,28 +592,48 @@ def _check_json(file, stored, expect):
 # %% ../../nbs/30_checkpoints.ipynb #2e3e3fd2
 def _read_tensors(file, data):
     "Tensors of a safetensors file."
-    try: return safetensors.torch.load(data)
+    try:
+        return safetensors.torch.load(data)
     except SafetensorError as error:
-        _refuse(file, f'{len(data)} bytes that are no whole safetensors file ({error})', 'the file as it was saved; is it cut off?')
+        _refuse(
+            file,
+            f'{len(data)} bytes that are no whole safetensors file ({error})',
+            'the file as it was saved; is it cut off?',
+        )
 
 # %% ../../nbs/30_checkpoints.ipynb #08d6b6ea
 def _check_fingerprint(file, tensors, config):
     "Both copies of the configuration agree; takes the fingerprint out of `tensors`."
     for name, wanted in _fingerprint(config).items():
-        if name not in tensors: _refuse(file, f'no {name}', 'the fingerprint that save_checkpoint puts beside the weights')
+        if name not in tensors:
+            _refuse(
+                file, f'no {name}', 'the fingerprint that save_checkpoint puts beside the weights'
+            )
         found = _as_value(tensors.pop(name))
         if type(found) is not type(wanted) or found != wanted:
-            _refuse(file, f'{name} {found!r}', f'{wanted!r}, as train_config.json says; these weights belong to another configuration')
+            _refuse(
+                file,
+                f'{name} {found!r}',
+                f'{wanted!r}, as train_config.json says; these weights belong to another '
+                'configuration',
+            )
 
 # %% ../../nbs/30_checkpoints.ipynb #4cc3a5a9
 def _read_vocab(file, stored, config):
     "The vocabulary with which the model was trained."
-    try: vocab = Vocab.load(file)
-    except ValueError as error: _refuse(file, f'no vocabulary ({error})', 'a file that Vocab.save wrote')
+    try:
+        vocab = Vocab.load(file)
+    except ValueError as error:
+        _refuse(file, f'no vocabulary ({error})', 'a file that Vocab.save wrote')
     wanted = stored['vocab_fingerprint']
     if vocab.fingerprint != wanted:
-        _refuse(file, f'vocabulary {vocab.fingerprint}', f'vocabulary {wanted}, as train_config.json says; names, kinds or order differ')
-    if len(vocab) != config.vocab_size: _refuse(file, f'{len(vocab)} codes', f'{config.vocab_size}, the vocab_size of the config')
+        _refuse(
+            file,
+            f'vocabulary {vocab.fingerprint}',
+            f'vocabulary {wanted}, as train_config.json says; names, kinds or order differ',
+        )
+    if len(vocab) != config.vocab_size:
+        _refuse(file, f'{len(vocab)} codes', f'{config.vocab_size}, the vocab_size of the config')
     return vocab
 
 # %% ../../nbs/30_checkpoints.ipynb #369fa62f
@@ -439,7 +642,11 @@ def _blank_recalibration(file, said, vocab):
     shape = said.get('shape') if isinstance(said, dict) else None
     good = isinstance(shape, list) and len(shape) == 3 and all(type(n) is int for n in shape)
     if not (good and shape[0] in (1, 3) and 1 <= shape[1] <= 200 and shape[2] == len(vocab)):
-        _refuse(file, f'recalibration {str(said)[:80]}', f'null, or factors of shape [1 or 3, bands of age, {len(vocab)}]')
+        _refuse(
+            file,
+            f'recalibration {str(said)[:80]}',
+            f'null, or factors of shape [1 or 3, bands of age, {len(vocab)}]',
+        )
     facts = {k: v for k, v in said.items() if k != 'shape'}
     return Recalibration(torch.zeros(shape), torch.zeros(shape[1] - 1), facts)
 
@@ -447,88 +654,143 @@ def _blank_recalibration(file, said, vocab):
 def _build(file, stored, entry, config, vocab):
     "A model of the stored architecture with the stored choice of trained parameters."
     try:
-        with torch.random.fork_rng(devices=[]): model = entry.build(config, vocab)
-    except (ValueError, TypeError) as error: _refuse(file, f'a config that cannot be built ({error})', 'the config as it was saved')
-    if stored.get('recalibration') is not None: model.recalibration = _blank_recalibration(file, stored['recalibration'], vocab)
+        with torch.random.fork_rng(devices=[]):
+            model = entry.build(config, vocab)
+    except (ValueError, TypeError) as error:
+        _refuse(file, f'a config that cannot be built ({error})', 'the config as it was saved')
+    if stored.get('recalibration') is not None:
+        model.recalibration = _blank_recalibration(file, stored['recalibration'], vocab)
     fixed, parameters = stored['not_trainable'], dict(model.named_parameters())
     odd = [n for n in fixed if n not in list(parameters)] if isinstance(fixed, list) else fixed
-    if odd != []: _refuse(file, f'not_trainable {odd!r}', 'a list of names of parameters')
-    for name in fixed: parameters[name].requires_grad_(False)
+    if odd != []:
+        _refuse(file, f'not_trainable {odd!r}', 'a list of names of parameters')
+    for name in fixed:
+        parameters[name].requires_grad_(False)
     return model
 
 # %% ../../nbs/30_checkpoints.ipynb #1c670a2d
 def _check_counts(file, stored, model):
     "Both parameter counts (V5.13)."
-    count = {'model_parameter_count': sum(p.numel() for p in model.parameters()),
-             'trainable_parameter_count': sum(p.numel() for p in model.parameters() if p.requires_grad)}
+    count = {
+        'model_parameter_count': sum(p.numel() for p in model.parameters()),
+        'trainable_parameter_count': sum(p.numel() for p in model.parameters() if p.requires_grad),
+    }
     for key, n in count.items():
-        if stored[key] != n: _refuse(file, f'{key} {stored[key]!r}', f'{n}, which this architecture has')
+        if stored[key] != n:
+            _refuse(file, f'{key} {stored[key]!r}', f'{n}, which this architecture has')
 
 # %% ../../nbs/30_checkpoints.ipynb #d3c9490a
 def _check_names(file, tensors, wanted, lacks, tag):
     "Every tensor of the model and no other (V1.16, V5.14)."
-    if lacks: _refuse(file, lacks[0] + (f', and {len(lacks) - 1} more' if lacks[1:] else ''), f'every part of {tag}')
+    if lacks:
+        _refuse(
+            file,
+            lacks[0] + (f', and {len(lacks) - 1} more' if lacks[1:] else ''),
+            f'every part of {tag}',
+        )
     missing, extra = sorted(wanted - tensors), sorted(tensors - wanted)
-    if missing: _refuse(file, f'{len(missing)} missing tensors: {", ".join(missing[:4])}', f'the {len(wanted)} tensors of the model')
-    if extra: _refuse(file, f'{len(extra)} extra tensors: {", ".join(extra[:4])}', f'only the {len(wanted)} tensors of the model')
+    if missing:
+        _refuse(
+            file,
+            f'{len(missing)} missing tensors: {", ".join(missing[:4])}',
+            f'the {len(wanted)} tensors of the model',
+        )
+    if extra:
+        _refuse(
+            file,
+            f'{len(extra)} extra tensors: {", ".join(extra[:4])}',
+            f'only the {len(wanted)} tensors of the model',
+        )
 
 # %% ../../nbs/30_checkpoints.ipynb #af3b0fb6
 def _check_values(file, tensors, wanted):
     "Shape, type, and finite numbers."
-    described = lambda t: f'{str(t.dtype).removeprefix("torch.")} {list(t.shape)}'
+
+    def described(t):
+        return f'{str(t.dtype).removeprefix("torch.")} {list(t.shape)}'
+
     for name, tensor in tensors.items():
         found, want = described(tensor), described(wanted[name])
-        if found != want: _refuse(file, f'{name} as {found}', want)
+        if found != want:
+            _refuse(file, f'{name} as {found}', want)
         bad = int((~tensor.isfinite()).sum())
-        if bad: _refuse(file, f'{bad} of {tensor.numel()} values of {name} not finite', 'finite numbers')
+        if bad:
+            _refuse(
+                file, f'{bad} of {tensor.numel()} values of {name} not finite', 'finite numbers'
+            )
     if 'token_kind' in wanted and not torch.equal(tensors['token_kind'], wanted['token_kind']):
-        _refuse(file, 'token_kind of another vocabulary', 'the kinds of vocab.csv; build the model with its vocabulary')
+        _refuse(
+            file,
+            'token_kind of another vocabulary',
+            'the kinds of vocab.csv; build the model with its vocabulary',
+        )
 
 # %% ../../nbs/30_checkpoints.ipynb #2fa6d05b
 def _check_hash(file, data, wanted):
     "The weights are the bytes that were written."
-    if _sha256(data) == wanted: return
-    _refuse(file, f'SHA-256 {_sha256(data)[:16]}', f'{str(wanted)[:16]}, as train_config.json says; the file changed after it was saved')
+    if _sha256(data) == wanted:
+        return
+    _refuse(
+        file,
+        f'SHA-256 {_sha256(data)[:16]}',
+        f'{str(wanted)[:16]}, as train_config.json says; the file changed after it was saved',
+    )
 
 # %% ../../nbs/30_checkpoints.ipynb #3af9159b
 @dataclass
 class Checkpoint:
     "What `load_checkpoint` returns: a model in eval mode and what belongs to it."
-    model:nn.Module
-    vocab:Vocab
-    config:dict # the content of train_config.json
-    path:Path # the directory that was read
-    people:'SeenPeople'=None # whom the model was trained or tuned on; None: not recorded
-    def seen(self, cohort)->np.ndarray: # bool [n]
-        "People of a cohort on whom the model was trained or tuned; all False where that is not recorded."
+
+    model: nn.Module
+    vocab: Vocab
+    config: dict  # the content of train_config.json
+    path: Path  # the directory that was read
+    people: 'SeenPeople' = None  # whom the model was trained or tuned on; None: not recorded
+
+    def seen(self, cohort) -> np.ndarray:  # bool [n]
+        """People of a cohort on whom the model was trained or tuned; all False where that is not
+        recorded."""
         return np.zeros(len(cohort), bool) if self.people is None else self.people.among(cohort)
 
 # %% ../../nbs/30_checkpoints.ipynb #1d6493d1
 def _read_people(path, stored):
     "Marks of the people whom the model has seen, where they were kept."
-    file, wanted = path/_PEOPLE, stored.get('people_sha256')
-    if wanted is None and not file.exists(): return None
-    if wanted is None: _refuse(file, 'marks of which train_config.json knows nothing', 'none, or those that were saved')
-    if not file.exists(): _refuse(path, f'no {_PEOPLE}', 'the marks of people whose hash train_config.json holds')
+    file, wanted = path / _PEOPLE, stored.get('people_sha256')
+    if wanted is None and not file.exists():
+        return None
+    if wanted is None:
+        _refuse(
+            file, 'marks of which train_config.json knows nothing', 'none, or those that were saved'
+        )
+    if not file.exists():
+        _refuse(path, f'no {_PEOPLE}', 'the marks of people whose hash train_config.json holds')
     data = file.read_bytes()
     _check_hash(file, data, wanted)
     return SeenPeople(_read_tensors(file, data)['marks'].numpy(), str(stored.get('people_salt')))
 
 # %% ../../nbs/30_checkpoints.ipynb #90ed1c51
-def load_checkpoint(path, # directory
-                    expect:str=None, # the only tag to accept; None: any known one
-                    device='cpu')->Checkpoint:
+def load_checkpoint(
+    path,  # directory
+    expect: str = None,  # the only tag to accept; None: any known one
+    device='cpu',
+) -> Checkpoint:
     "Read a checkpoint; raises `CheckpointError` unless everything in it agrees (V1.16, V5.14)."
     path = _find(path, _FILES)
-    file, weights = path/'train_config.json', path/'model.safetensors'
+    file, weights = path / 'train_config.json', path / 'model.safetensors'
     stored, data = _read_json(file, _KEYS), weights.read_bytes()
     entry, config = _check_json(file, stored, expect)
     tensors = _read_tensors(weights, data)
     _check_fingerprint(weights, tensors, config)
-    vocab = _read_vocab(path/'vocab.csv', stored, config)
+    vocab = _read_vocab(path / 'vocab.csv', stored, config)
     model = _build(file, stored, entry, config, vocab)
     _check_counts(file, stored, model)
-    _check_names(weights, tensors.keys(), model.state_dict().keys(), entry.lacks(config, tensors.keys()), stored['model_architecture'])
+    _check_names(
+        weights,
+        tensors.keys(),
+        model.state_dict().keys(),
+        entry.lacks(config, tensors.keys()),
+        stored['model_architecture'],
+    )
     _check_values(weights, tensors, model.state_dict())
     _check_hash(weights, data, stored['model_sha256'])
     model.load_state_dict(tensors)
@@ -536,29 +798,58 @@ def load_checkpoint(path, # directory
 
 # %% ../../nbs/30_checkpoints.ipynb #41bc805e
 def _facts_event_trajectory(config):
-    "Section 11 of the event-trajectory document; the two counts are written for every model (ET.20)."
-    return dict(model_size=config.size, d_model=config.d_model, n_trajectory=config.n_trajectory, trajectory_dim=config.trajectory_dim,
-                traj_hidden=config.traj_hidden, n_reasoning_rounds=config.n_reasoning_rounds)
+    """Section 11 of the event-trajectory document; the two counts are written for every model
+    (ET.20)."""
+    return dict(
+        model_size=config.size,
+        d_model=config.d_model,
+        n_trajectory=config.n_trajectory,
+        trajectory_dim=config.trajectory_dim,
+        traj_hidden=config.traj_hidden,
+        n_reasoning_rounds=config.n_reasoning_rounds,
+    )
 
 # %% ../../nbs/30_checkpoints.ipynb #b572014f
-_CORE = ('attention.q_proj', 'attention.k_proj.weight', 'attention.v_proj.weight', 'mixer.gate_proj', 'mixer.value_proj',
-         'mixer.output_proj', 'attn_norm.weight', 'mixer_norm.weight', 'attn_scale', 'mixer_scale')
+_CORE = (
+    'attention.q_proj',
+    'attention.k_proj.weight',
+    'attention.v_proj.weight',
+    'mixer.gate_proj',
+    'mixer.value_proj',
+    'mixer.output_proj',
+    'attn_norm.weight',
+    'mixer_norm.weight',
+    'attn_scale',
+    'mixer_scale',
+)
 
 # %% ../../nbs/30_checkpoints.ipynb #601eb9ba
 def _one_core(config, names):
     "Exactly one reasoning core, with all its parts (ET.21)."
     cores = {n.split('.')[0] for n in names if n.startswith('reasoning_core')}
-    missing = [f'the reasoning core lacks {part} (reasoning_core.{part})' for part in _CORE if f'reasoning_core.{part}' not in names]
-    return missing + [f'there is a second core, {core}' for core in sorted(cores - {'reasoning_core'})]
+    missing = [
+        f'the reasoning core lacks {part} (reasoning_core.{part})'
+        for part in _CORE
+        if f'reasoning_core.{part}' not in names
+    ]
+    return missing + [
+        f'there is a second core, {core}' for core in sorted(cores - {'reasoning_core'})
+    ]
 
 # %% ../../nbs/30_checkpoints.ipynb #4035bc5e
-ARCHITECTURES['event_trajectory_shared_v2_free_size'] = Architecture( # no size of the document
-    EventTrajectoryConfig, EventTrajectory, _facts_event_trajectory, dict(size=None), lacks=_one_core)
+ARCHITECTURES['event_trajectory_shared_v2_free_size'] = Architecture(  # no size of the document
+    EventTrajectoryConfig,
+    EventTrajectory,
+    _facts_event_trajectory,
+    dict(size=None),
+    lacks=_one_core,
+)
 ARCHITECTURES['event_trajectory_shared_v2'] = Architecture(
-    EventTrajectoryConfig, EventTrajectory, _facts_event_trajectory, {}, SIZES, _one_core)
+    EventTrajectoryConfig, EventTrajectory, _facts_event_trajectory, {}, SIZES, _one_core
+)
 
 # %% ../../nbs/30_checkpoints.ipynb #30431595
-def flatten_state(nested)->tuple: # dict of tensors, JSON value
+def flatten_state(nested) -> tuple:  # dict of tensors, JSON value
     "The tensors of a nested state by name, and the tree around them."
     tensors = {}
     return tensors, _flatten(nested, 'state', tensors)
@@ -566,79 +857,124 @@ def flatten_state(nested)->tuple: # dict of tensors, JSON value
 # %% ../../nbs/30_checkpoints.ipynb #79bd18dc
 def _flatten(x, place, tensors):
     "One node of the tree."
-    if x is None or type(x) in (bool, int, str): return x
-    if type(x) is float: return x if math.isfinite(x) else {'float': repr(x)}
-    if type(x) is list: return [_flatten(v, f'{place}[{i}]', tensors) for i, v in enumerate(x)]
-    if type(x) is tuple: return {'tuple': _flatten(list(x), place, tensors)}
-    if type(x) is dict: return {'dict': [[_key(k, place), _flatten(v, f'{place}[{k!r}]', tensors)] for k, v in x.items()]}
+    if x is None or type(x) in (bool, int, str):
+        return x
+    if type(x) is float:
+        return x if math.isfinite(x) else {'float': repr(x)}
+    if type(x) is list:
+        return [_flatten(v, f'{place}[{i}]', tensors) for i, v in enumerate(x)]
+    if type(x) is tuple:
+        return {'tuple': _flatten(list(x), place, tensors)}
+    if type(x) is dict:
+        return {
+            'dict': [
+                [_key(k, place), _flatten(v, f'{place}[{k!r}]', tensors)] for k, v in x.items()
+            ]
+        }
     return {'tensor': _put(x, place, tensors)}
 
 # %% ../../nbs/30_checkpoints.ipynb #257648b8
 def _key(key, place):
     "A key of a dict."
-    if type(key) not in (str, int): raise CheckpointError(f'{place}: found the key {key!r}; wanted text or a whole number')
+    if type(key) not in (str, int):
+        raise CheckpointError(f'{place}: found the key {key!r}; wanted text or a whole number')
     return key
 
 # %% ../../nbs/30_checkpoints.ipynb #ea8ad6f4
 def _put(x, place, tensors):
     "Keep a tensor under a name of its own."
     if type(x) is not Tensor or x.requires_grad or x.layout is not torch.strided:
-        raise CheckpointError(f'{place}: found {type(x).__module__}.{type(x).__qualname__}; '
-                              'wanted a dict, list, tuple, text, number, None or a detached dense tensor')
+        raise CheckpointError(
+            f'{place}: found {type(x).__module__}.{type(x).__qualname__}; '
+            'wanted a dict, list, tuple, text, number, None or a detached dense tensor'
+        )
     name = f'{len(tensors)}:{place}'
     tensors[name] = x.cpu().clone(memory_format=torch.contiguous_format)
     return name
 
 # %% ../../nbs/30_checkpoints.ipynb #37105990
-def unflatten_state(tensors:dict, tree): # what `flatten_state` returned
+def unflatten_state(tensors: dict, tree):  # what `flatten_state` returned
     "The inverse of `flatten_state`."
-    if isinstance(tree, list): return [unflatten_state(tensors, v) for v in tree]
-    if not isinstance(tree, dict): return tree
-    (kind, value), = tree.items()
-    if kind == 'float': return float(value)
-    if kind == 'tensor': return tensors[value]
-    if kind == 'tuple': return tuple(unflatten_state(tensors, value))
-    if kind == 'dict': return {key: unflatten_state(tensors, v) for key, v in value}
+    if isinstance(tree, list):
+        return [unflatten_state(tensors, v) for v in tree]
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, value),) = tree.items()
+    if kind == 'float':
+        return float(value)
+    if kind == 'tensor':
+        return tensors[value]
+    if kind == 'tuple':
+        return tuple(unflatten_state(tensors, value))
+    if kind == 'dict':
+        return {key: unflatten_state(tensors, v) for key, v in value}
     raise ValueError(f'found the mark {kind!r}; wanted float, tensor, tuple or dict')
 
 # %% ../../nbs/30_checkpoints.ipynb #4d48dfdf
-def save_training_state(path, # a checkpoint's directory
-                        state:dict # has a whole number `step`; else anything that `flatten_state` takes
-                       )->Path:
+def save_training_state(
+    path,  # a checkpoint's directory
+    state: dict,  # has a whole number `step`; else anything that `flatten_state` takes
+) -> Path:
     "Write what a run needs beside the weights, without pickle."
-    if type(state.get('step')) is not int: _refuse("state['step']", repr(state.get('step')), 'a whole number')
-    path = Path(path); path.mkdir(parents=True, exist_ok=True)
+    if type(state.get('step')) is not int:
+        _refuse("state['step']", repr(state.get('step')), 'a whole number')
+    path = Path(path)
+    path.mkdir(parents=True, exist_ok=True)
     tensors, tree = flatten_state(state)
     data = safetensors.torch.save({**tensors, 'step': torch.tensor(state['step'])})
-    about = dict(step=state['step'], tensors_sha256=_sha256(data), model_sha256=_weights_sha256(path), state=tree)
-    _write(path/'training_state.safetensors', data)
-    _write(path/'training_state.json', _to_json('state', about))
+    about = dict(
+        step=state['step'],
+        tensors_sha256=_sha256(data),
+        model_sha256=_weights_sha256(path),
+        state=tree,
+    )
+    _write(path / 'training_state.safetensors', data)
+    _write(path / 'training_state.json', _to_json('state', about))
     return path
 
 # %% ../../nbs/30_checkpoints.ipynb #5fa711d9
 def _weights_sha256(path):
     "Hash of the weights beside a training state; None if there are none."
-    file = path/'model.safetensors'
+    file = path / 'model.safetensors'
     return _sha256(file.read_bytes()) if file.exists() else None
 
 # %% ../../nbs/30_checkpoints.ipynb #623138e3
 def _check_pair(path, about, data, tensors):
     "The two files and the weights are of one moment."
-    file, step = path/'training_state.safetensors', tensors['step'].tolist() if 'step' in tensors else None
+    file = path / 'training_state.safetensors'
+    step = tensors['step'].tolist() if 'step' in tensors else None
     if step != about['step']:
-        _refuse(file, f'step {step}', f"step {about['step']!r}, as training_state.json says; a save was killed between the two")
-    if _sha256(data) != about['tensors_sha256']: _refuse(file, 'other tensors', 'those of which training_state.json has the hash')
+        _refuse(
+            file,
+            f'step {step}',
+            f"step {about['step']!r}, as training_state.json says; a save was killed between the "
+            "two",
+        )
+    if _sha256(data) != about['tensors_sha256']:
+        _refuse(file, 'other tensors', 'those of which training_state.json has the hash')
     if _weights_sha256(path) != about['model_sha256']:
-        _refuse(path/'model.safetensors', 'other weights', 'those with which the training state was saved')
+        _refuse(
+            path / 'model.safetensors',
+            'other weights',
+            'those with which the training state was saved',
+        )
 
 # %% ../../nbs/30_checkpoints.ipynb #86abe3dc
-def load_training_state(path)->dict:
-    "Read what `save_training_state` wrote; raises `CheckpointError` unless files and weights belong together."
+def load_training_state(path) -> dict:
+    """Read what `save_training_state` wrote; raises `CheckpointError` unless files and weights
+    belong together."""
     path = _find(path, _STATE_FILES)
-    about = _read_json(path/'training_state.json', ('step', 'tensors_sha256', 'model_sha256', 'state'))
-    data = (path/'training_state.safetensors').read_bytes()
-    tensors = _read_tensors(path/'training_state.safetensors', data)
+    about = _read_json(
+        path / 'training_state.json', ('step', 'tensors_sha256', 'model_sha256', 'state')
+    )
+    data = (path / 'training_state.safetensors').read_bytes()
+    tensors = _read_tensors(path / 'training_state.safetensors', data)
     _check_pair(path, about, data, tensors)
-    try: return unflatten_state(tensors, about['state'])
+    try:
+        return unflatten_state(tensors, about['state'])
     except (ValueError, TypeError, KeyError) as error:
-        _refuse(path/'training_state.json', f'a state that cannot be rebuilt ({error!r})', 'the state as it was saved')
+        _refuse(
+            path / 'training_state.json',
+            f'a state that cannot be rebuilt ({error!r})',
+            'the state as it was saved',
+        )

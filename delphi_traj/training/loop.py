@@ -8,21 +8,29 @@ __all__ = ['PRESETS', 'TrainOptions', 'parameter_groups', 'mean_loss', 'mean_eve
            'config_from', 'build_model', 'say', 'delphi_train', 'said_on_stderr']
 
 # %% ../../nbs/31_training.ipynb #4c6af4fb
-import hashlib, json, math, os, sys, time, warnings
+import hashlib
+import json
+import math
+import os
+import sys
+import time
+import warnings
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, asdict, replace, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial, wraps
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import gather_object
 from fastcore.basics import patch
 from fastcore.script import anno_parser
+from torch import nn
 from tqdm.auto import tqdm
+
 from ..data.batches import Batches, years_kept
 from ..data.events import Cohort
 from ..data.meds import cohort_format, declared_splits, read_cohort
@@ -31,125 +39,182 @@ from ..layers.mixers import MIXERS
 from ..models.delphi import Delphi, DelphiConfig, traj_mixer_v1, traj_mixer_v5
 from ..models.event_trajectory import EventTrajectoryConfig, event_trajectory_shared_v2
 from ..models.heads import marginal_log_rates, set_base_rate
-from .checkpoints import (ARCHITECTURES, architecture, save_checkpoint, load_checkpoint,
-                                               load_training_state, seen_people)
+from delphi_traj.training.checkpoints import (
+    ARCHITECTURES,
+    architecture,
+    load_checkpoint,
+    load_training_state,
+    save_checkpoint,
+    seen_people,
+)
 
 # %% ../../nbs/31_training.ipynb #dddf488b
 @dataclass
 class TrainOptions:
     "Numbers of a training run."
-    steps:int = 1000
-    batch_size:int = 128 # people per batch and process
-    learning_rate:float = 2e-3 # at the top
-    warmup:int = 100 # steps
-    final:float = .1 # last learning rate as a share of the top
-    weight_decay:float = .1
-    beta1:float = .9
-    beta2:float = .99
-    clip:float = 1.0 # norm of the gradient
-    accumulate:int = 1 # batches per step
-    every:float = 5.0 # years between no-event tokens
-    max_length:int = None # longest sequence
-    evaluate_every:int = 50 # steps
-    base_rate:bool = None # start at marginal rates; None: under `competing` only
-    mixed_precision:str = 'no' # or 'bf16'
-    device:str = 'auto' # 'cpu', 'cuda', 'mps'
-    seed:int = 0
-    def __post_init__(self): self._check()
+
+    steps: int = 1000
+    batch_size: int = 128  # people per batch and process
+    learning_rate: float = 2e-3  # at the top
+    warmup: int = 100  # steps
+    final: float = 0.1  # last learning rate as a share of the top
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.99
+    clip: float = 1.0  # norm of the gradient
+    accumulate: int = 1  # batches per step
+    every: float = 5.0  # years between no-event tokens
+    max_length: int = None  # longest sequence
+    evaluate_every: int = 50  # steps
+    base_rate: bool = None  # start at marginal rates; None: under `competing` only
+    mixed_precision: str = 'no'  # or 'bf16'
+    device: str = 'auto'  # 'cpu', 'cuda', 'mps'
+    seed: int = 0
+
+    def __post_init__(self):
+        self._check()
 
 # %% ../../nbs/31_training.ipynb #058865c9
 @patch
-def _check(self:TrainOptions):
+def _check(self: TrainOptions):
     "Refuse numbers with which no run can be made."
-    for name, least in dict(steps=1, batch_size=1, accumulate=1, evaluate_every=1, warmup=0, clip=0, learning_rate=0, every=0).items():
+    for name, least in dict(
+        steps=1,
+        batch_size=1,
+        accumulate=1,
+        evaluate_every=1,
+        warmup=0,
+        clip=0,
+        learning_rate=0,
+        every=0,
+    ).items():
         value = getattr(self, name)
-        if not (isinstance(value, (int, float)) and value >= least) or (name in ('learning_rate', 'every', 'clip') and value == 0):
-            raise ValueError(f'{name}={value!r}; expected a number {"above" if least == 0 and name != "warmup" else "of at least"} {least}')
+        if not (isinstance(value, (int, float)) and value >= least) or (
+            name in ('learning_rate', 'every', 'clip') and value == 0
+        ):
+            raise ValueError(
+                f'{name}={value!r}; expected a number '
+                f'{"above" if least == 0 and name != "warmup" else "of at least"} {least}'
+            )
 
 # %% ../../nbs/31_training.ipynb #82e24349
 @patch
-def rate_at(self:TrainOptions, step:int)->float:
+def rate_at(self: TrainOptions, step: int) -> float:
     "Learning rate of `step`: linear warm-up, then a half cosine down to `final`."
-    if step < self.warmup: return self.learning_rate * (step + 1) / self.warmup
+    if step < self.warmup:
+        return self.learning_rate * (step + 1) / self.warmup
     done = min((step - self.warmup) / max(self.steps - self.warmup, 1), 1)
     return self.learning_rate * (self.final + (1 - self.final) * (1 + math.cos(math.pi * done)) / 2)
 
 # %% ../../nbs/31_training.ipynb #3e84a7a2
-def parameter_groups(model:nn.Module, weight_decay:float)->list:
+def parameter_groups(model: nn.Module, weight_decay: float) -> list:
     "Two groups for AdamW: projection matrices, which decay, and all the rest, which do not."
     decays, keeps = [], []
     for name, p in model.named_parameters():
-        if not p.requires_grad: continue
+        if not p.requires_grad:
+            continue
         leaf = name.removesuffix('.weight').split('.')[-1]
-        projection = p.ndim >= 2 and 'norm' not in name and (leaf.endswith(('_proj', '_projection')) or '.net.' in name)
+        projection = (
+            p.ndim >= 2
+            and 'norm' not in name
+            and (leaf.endswith(('_proj', '_projection')) or '.net.' in name)
+        )
         (decays if projection else keeps).append(p)
-    return [dict(params=decays, weight_decay=weight_decay), dict(params=keeps, weight_decay=0.)]
+    return [dict(params=decays, weight_decay=weight_decay), dict(params=keeps, weight_decay=0.0)]
 
 # %% ../../nbs/31_training.ipynb #ffd6fc32
 @torch.no_grad()
-def mean_loss(model:nn.Module, batches,
-              loss_of=None # batch -> Loss; None: the model's own objective
-              )->dict: # total, every part, count
+def mean_loss(
+    model: nn.Module,
+    batches,
+    loss_of=None,  # batch -> Loss; None: the model's own objective
+) -> dict:  # total, every part, count
     "A loss over all batches in eval mode, per event."
     device, was_training, sums, count = next(model.parameters()).device, model.training, {}, 0
     model.eval()
     for i in range(len(batches)):
         loss = (loss_of or model.nll)(batches[i].to(device))
-        n = loss.count.item(); count += n
-        for name, value in {'total': loss.total, **loss.parts}.items(): sums[name] = sums.get(name, 0.) + value.item() * max(n, 1)
+        n = loss.count.item()
+        count += n
+        for name, value in {'total': loss.total, **loss.parts}.items():
+            sums[name] = sums.get(name, 0.0) + value.item() * max(n, 1)
     model.train(was_training)
     return {name: value / max(count, 1) for name, value in sums.items()} | {'count': count}
 
 # %% ../../nbs/31_training.ipynb #87a0a9a0
-def mean_events(batches:Batches, most=64)->float: # None under `delphi`
+def mean_events(batches: Batches, most=64) -> float:  # None under `delphi`
     "Mean number of events of the first batches, by which a training step divides."
-    if batches.objective == 'delphi': return None
-    of = lambda batch: batch.counted if batch.counted is not None else batch.future_struck
+    if batches.objective == 'delphi':
+        return None
+
+    def of(batch):
+        return batch.counted if batch.counted is not None else batch.future_struck
+
     counts = [int(of(batches[i]).sum()) for i in range(min(len(batches), most))]
-    return max(sum(counts) / len(counts), 1.)
+    return max(sum(counts) / len(counts), 1.0)
 
 # %% ../../nbs/31_training.ipynb #0129684a
 class Objective(nn.Module):
-    "A module whose forward is the model's loss, so that wrappers of `accelerate` see the whole step."
-    def __init__(self, model:nn.Module):
-        super().__init__(); self.model = model
+    """A module whose forward is the model's loss, so that wrappers of `accelerate` see the whole
+    step."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
     def forward(self, batch):
         loss = self.model.nll(batch)
         return loss.total, loss.count
 
 # %% ../../nbs/31_training.ipynb #3c2f0f79
 def _forget_device():
-    "Let a second run in one process choose its device and precision anew; processes of one launch stay together."
+    """Let a second run in one process choose its device and precision anew; processes of one launch
+    stay together."""
     state = PartialState._shared_state
     AcceleratorState._reset_state()
-    if state and state.get('num_processes', 1) == 1: PartialState._reset_state()
+    if state and state.get('num_processes', 1) == 1:
+        PartialState._reset_state()
 
 # %% ../../nbs/31_training.ipynb #0b25d19b
-def make_accelerator(options:TrainOptions)->Accelerator:
+def make_accelerator(options: TrainOptions) -> Accelerator:
     "An `Accelerator` for the options; raises ValueError where the device is not there."
     wanted = options.device
-    if wanted not in ('auto', 'cpu', 'cuda', 'mps'): raise ValueError(f"device={wanted!r}; expected 'auto', 'cpu', 'cuda' or 'mps'")
-    if wanted == 'cuda' and not torch.cuda.is_available(): raise ValueError('device=cuda, but torch finds no CUDA device; use cpu or auto')
-    if wanted == 'mps' and not torch.backends.mps.is_available(): raise ValueError('device=mps, but torch finds none; use cpu or auto')
-    if options.mixed_precision not in ('no', 'bf16'): raise ValueError(f"mixed_precision={options.mixed_precision!r}; expected 'no' or 'bf16'")
+    if wanted not in ('auto', 'cpu', 'cuda', 'mps'):
+        raise ValueError(f"device={wanted!r}; expected 'auto', 'cpu', 'cuda' or 'mps'")
+    if wanted == 'cuda' and not torch.cuda.is_available():
+        raise ValueError('device=cuda, but torch finds no CUDA device; use cpu or auto')
+    if wanted == 'mps' and not torch.backends.mps.is_available():
+        raise ValueError('device=mps, but torch finds none; use cpu or auto')
+    if options.mixed_precision not in ('no', 'bf16'):
+        raise ValueError(f"mixed_precision={options.mixed_precision!r}; expected 'no' or 'bf16'")
     _forget_device()
     found = Accelerator(mixed_precision=options.mixed_precision, cpu=wanted == 'cpu')
     if wanted not in ('auto', found.device.type):
-        raise ValueError(f'device={wanted}, but accelerate chose {found.device}, as its environment '
-                         'says; change ACCELERATE_* or use auto')
+        raise ValueError(
+            f'device={wanted}, but accelerate chose {found.device}, as its environment '
+            'says; change ACCELERATE_* or use auto'
+        )
     return found
 
 # %% ../../nbs/31_training.ipynb #848ffbf9
-def train_step(accelerator, objective, optimiser, batches, step, options, per=None)->tuple: # per: see `mean_events`
-    "One optimiser step over `options.accumulate` batches of this process; returns the sum of losses, the number of events, and whether the gradient was clipped."
-    for group in optimiser.param_groups: group['lr'] = options.rate_at(step)
+def train_step(
+    accelerator, objective, optimiser, batches, step, options, per=None
+) -> tuple:  # per: see `mean_events`
+    """One optimiser step over `options.accumulate` batches of this process; returns the sum of
+    losses, the number of events, and whether the gradient was clipped."""
+    for group in optimiser.param_groups:
+        group['lr'] = options.rate_at(step)
     optimiser.zero_grad(set_to_none=True)
-    loss, events = 0., 0
+    loss, events = 0.0, 0
     for micro in range(options.accumulate):
-        position = (step * options.accumulate + micro) * accelerator.num_processes + accelerator.process_index
+        position = (
+            step * options.accumulate + micro
+        ) * accelerator.num_processes + accelerator.process_index
         with nullcontext() if micro == options.accumulate - 1 else accelerator.no_sync(objective):
             total, n = objective(batches[position].to(accelerator.device))
-            accelerator.backward(total * (1 if per is None else n.clamp(min=1) / per) / options.accumulate)
+            accelerator.backward(
+                total * (1 if per is None else n.clamp(min=1) / per) / options.accumulate
+            )
         loss, events = loss + total.item() * max(n.item(), 1), events + n.item()
     norm = float(accelerator.clip_grad_norm_(objective.parameters(), options.clip))
     _check_finite(step, loss, norm)
@@ -160,96 +225,157 @@ def train_step(accelerator, objective, optimiser, batches, step, options, per=No
 def _check_finite(step, loss, norm):
     "Stop at a loss or gradient that is not a number, before it reaches the weights."
     if not (math.isfinite(loss) and math.isfinite(float(norm))):
-        raise FloatingPointError(f'step {step}: loss {loss}, gradient norm {float(norm)}; lower the learning rate or look at the data')
+        raise FloatingPointError(
+            f'step {step}: loss {loss}, gradient norm {float(norm)}; lower the learning rate or '
+            'look at the data'
+        )
 
 # %% ../../nbs/31_training.ipynb #4a970c22
-def _rng_states(accelerator)->list: # of each process: the CPU's generator, and that of its own GPU or None
+def _rng_states(
+    accelerator,
+) -> list:  # of each process: the CPU's generator, and that of its own GPU or None
     "What every process draws from; each process has its own dropout."
     device = accelerator.device
     gpu = torch.cuda.get_rng_state(device) if device.type == 'cuda' else None
     return gather_object([(torch.get_rng_state(), gpu)])
 
+
 def _set_rng(accelerator, states):
     "Put the generators of this process back."
     cpu, gpu = states[accelerator.process_index]
     torch.set_rng_state(cpu)
-    if gpu is not None and accelerator.device.type == 'cuda': torch.cuda.set_rng_state(gpu, accelerator.device)
+    if gpu is not None and accelerator.device.type == 'cuda':
+        torch.cuda.set_rng_state(gpu, accelerator.device)
 
 # %% ../../nbs/31_training.ipynb #3641b4f5
-def _save_run(out, accelerator, objective, optimiser, vocab, step, best, options, is_best, people, seen, rng):
-    "Write out/last with the training state and, if it is the best so far, out/best; each is swapped in whole."
+def _save_run(
+    out, accelerator, objective, optimiser, vocab, step, best, options, is_best, people, seen, rng
+):
+    """Write out/last with the training state and, if it is the best so far, out/best; each is
+    swapped in whole."""
     model = accelerator.unwrap_model(objective).model
     facts = dict(step=step, best=best, options=asdict(options), processes=accelerator.num_processes)
     facts['trained_on'] = people
     state = dict(step=step, best=best, optimiser=optimiser.state_dict(), rng=rng)
-    if is_best: save_checkpoint(out/'best', model, vocab, people=seen, **facts) # first: a kill between the two is repaired on resuming
-    save_checkpoint(out/'last', model, vocab, training_state=state, people=seen, **facts)
+    if is_best:
+        # first: a kill between the two is repaired on resuming
+        save_checkpoint(out / 'best', model, vocab, people=seen, **facts)
+    save_checkpoint(out / 'last', model, vocab, training_state=state, people=seen, **facts)
 
 # %% ../../nbs/31_training.ipynb #055f836d
-def fingerprint_of(cohort:Cohort)->str:
+def fingerprint_of(cohort: Cohort) -> str:
     "Sixteen hex digits that change with any event, age, window or person of a cohort."
     table = cohort.subjects[['subject_id', 'start', 'end']].to_numpy(dtype=np.int64)
-    arrays = (cohort.token, cohort.age, cohort.offsets, table, cohort.subjects.sex.cat.codes.to_numpy())
-    return hashlib.sha256(b''.join(np.ascontiguousarray(a).tobytes() for a in arrays)).hexdigest()[:16]
+    arrays = (
+        cohort.token,
+        cohort.age,
+        cohort.offsets,
+        table,
+        cohort.subjects.sex.cat.codes.to_numpy(),
+    )
+    return hashlib.sha256(b''.join(np.ascontiguousarray(a).tobytes() for a in arrays)).hexdigest()[
+        :16
+    ]
 
 # %% ../../nbs/31_training.ipynb #ed67d617
 def _same_processes(out, before, now):
     "Another number of processes would see other batches and draw other dropout."
     if before != now:
-        raise ValueError(f'{out}/last was trained by {before} process(es), and this is {now}; '
-                         'continue with as many, or choose another --out')
+        raise ValueError(
+            f'{out}/last was trained by {before} process(es), and this is {now}; '
+            'continue with as many, or choose another --out'
+        )
 
 # %% ../../nbs/31_training.ipynb #5da58c05
 def _resume(out, accelerator, model, optimiser, options, people):
     "Put weights, moments and generator of out/last back; returns (step, best)."
-    last = load_checkpoint(out/'last')
+    last = load_checkpoint(out / 'last')
     _same_processes(out, last.config['training']['processes'], accelerator.num_processes)
-    if last.config['training']['trained_on'] != people: raise ValueError(f'{out}/last was trained on other people; use the same data to continue, or another --out')
+    if last.config['training']['trained_on'] != people:
+        raise ValueError(
+            f'{out}/last was trained on other people; use the same data to continue, or another '
+            '--out'
+        )
     if last.model.config != model.config:
-        raise ValueError(f'{out}/last holds another configuration; expected {model.config}. Choose another --out or the same configuration')
-    before = {n: v for n, v in last.config['training']['options'].items() if n not in ('device', 'evaluate_every')}
+        raise ValueError(
+            f'{out}/last holds another configuration; expected {model.config}. Choose another '
+            '--out or the same configuration'
+        )
+    before = {
+        n: v
+        for n, v in last.config['training']['options'].items()
+        if n not in ('device', 'evaluate_every')
+    }
     now = {n: v for n, v in asdict(options).items() if n in before}
-    if before != now: raise ValueError(f'{out}/last was trained with other options: { {n: (before[n], now[n]) for n in now if before[n] != now[n]} }; use the same to continue')
+    if before != now:
+        raise ValueError(
+            f'{out}/last was trained with other options: '
+            f'{ {n: (before[n], now[n]) for n in now if before[n] != now[n]} }; use the same to '
+            'continue'
+        )
     model.load_state_dict(last.model.state_dict())
-    state = load_training_state(out/'last')
+    state = load_training_state(out / 'last')
     optimiser.load_state_dict(state['optimiser'])
     _set_rng(accelerator, state['rng'])
     return state['step'], state['best']
 
 # %% ../../nbs/31_training.ipynb #8bffae83
-def read_metrics(path)->pd.DataFrame:
+def read_metrics(path) -> pd.DataFrame:
     "A metrics file as a table, nested names joined by dots."
     return pd.json_normalize([json.loads(line) for line in Path(path).read_text().splitlines()])
 
 # %% ../../nbs/31_training.ipynb #616181ab
 def _keep_until(path, step):
     "Cut lines of a metrics file that lie after `step`."
-    lines = [l for l in path.read_text().splitlines() if json.loads(l)['step'] <= step] if path.exists() else []
-    part = path.with_suffix('.part'); part.write_text(''.join(l + '\n' for l in lines)); os.replace(part, path)
+    lines = (
+        [l for l in path.read_text().splitlines() if json.loads(l)['step'] <= step]
+        if path.exists()
+        else []
+    )
+    part = path.with_suffix('.part')
+    part.write_text(''.join(l + '\n' for l in lines))
+    os.replace(part, path)
 
 # %% ../../nbs/31_training.ipynb #79c8a589
-def train(model, # a `Delphi` or `EventTrajectory`, with its initial values
-          vocab, training:Cohort, tuning:Cohort,
-          options:TrainOptions, out=None, # folder for checkpoints and metrics.jsonl; None: write nothing
-          resume=False, # continue out/last if it is there
-          evaluate=None, # model -> dict with 'total' at each evaluation; None: `mean_loss` on `tuning`
-          on_row=None, # called with each row of metrics as soon as it is measured
-          progress=True)->pd.DataFrame: # one row per evaluation
+def train(
+    model,  # a `Delphi` or `EventTrajectory`, with its initial values
+    vocab,
+    training: Cohort,
+    tuning: Cohort,
+    options: TrainOptions,
+    out=None,  # folder for checkpoints and metrics.jsonl; None: write nothing
+    resume=False,  # continue out/last if it is there
+    evaluate=None,  # model -> dict with 'total' at each evaluation; None: `mean_loss` on `tuning`
+    on_row=None,  # called with each row of metrics as soon as it is measured
+    progress=True,
+) -> pd.DataFrame:  # one row per evaluation
     "Train `model` in place; the best and the last checkpoint, and the metrics, go to `out`."
     run = _Run(model, vocab, training, tuning, options, out, resume, evaluate, on_row)
-    with tqdm(total=options.steps, initial=run.step, disable=not (progress and run.accelerator.is_main_process), unit='step') as bar:
+    with tqdm(
+        total=options.steps,
+        initial=run.step,
+        disable=not (progress and run.accelerator.is_main_process),
+        unit='step',
+    ) as bar:
         while run.step < options.steps:
             run.advance()
-            bar.update(); bar.set_postfix(run.postfix)
+            bar.update()
+            bar.set_postfix(run.postfix)
     return run.finish()
 
 # %% ../../nbs/31_training.ipynb #6525b434
 class _Run:
     "The moving parts of `train`."
+
     def __init__(self, model, vocab, training, tuning, options, out, resume, evaluate, on_row):
-        self.accelerator, self.on_row, self.options, self.vocab = make_accelerator(options), on_row, options, vocab
+        self.accelerator = make_accelerator(options)
+        self.on_row = on_row
+        self.options = options
+        self.vocab = vocab
         self.out = None if out is None else Path(out)
-        self.batches, tuned = (_batches(c, model, options, i == 0) for i, c in enumerate((training, tuning)))
+        self.batches, tuned = (
+            _batches(c, model, options, i == 0) for i, c in enumerate((training, tuning))
+        )
         self.per, self.people = mean_events(self.batches), fingerprint_of(training)
         self.seen = None if out is None else seen_people(training, tuning, salt=self.people)
         self.evaluate = evaluate or (lambda model: mean_loss(model, tuned))
@@ -259,100 +385,163 @@ class _Run:
 # %% ../../nbs/31_training.ipynb #54876abc
 def _batches(cohort, model, options, training):
     "Batches of a cohort for the model's objective."
-    return Batches(cohort, options.batch_size, model.config.objective, training, options.every, options.seed, options.max_length)
+    return Batches(
+        cohort,
+        options.batch_size,
+        model.config.objective,
+        training,
+        options.every,
+        options.seed,
+        options.max_length,
+    )
 
 # %% ../../nbs/31_training.ipynb #81579aa8
 @patch
-def _start(self:_Run, model, training, resume):
+def _start(self: _Run, model, training, resume):
     "Seed, base rates and optimiser of a new run, or of the one to be continued."
     options = self.options
     torch.manual_seed(options.seed + 1000 * self.accelerator.process_index)
-    use_base = options.base_rate if options.base_rate is not None else model.config.objective != 'delphi'
-    if use_base: set_base_rate(model.head, marginal_log_rates(training))
-    optimiser = torch.optim.AdamW(parameter_groups(model, options.weight_decay), lr=options.learning_rate, betas=(options.beta1, options.beta2))
-    if resume and self.out is not None and (self.out/'last').exists(): self.step, self.best = _resume(self.out, self.accelerator, model, optimiser, options, self.people)
+    use_base = (
+        options.base_rate if options.base_rate is not None else model.config.objective != 'delphi'
+    )
+    if use_base:
+        set_base_rate(model.head, marginal_log_rates(training))
+    optimiser = torch.optim.AdamW(
+        parameter_groups(model, options.weight_decay),
+        lr=options.learning_rate,
+        betas=(options.beta1, options.beta2),
+    )
+    if resume and self.out is not None and (self.out / 'last').exists():
+        self.step, self.best = _resume(
+            self.out, self.accelerator, model, optimiser, options, self.people
+        )
     return optimiser
 
 # %% ../../nbs/31_training.ipynb #b9babf4e
 @patch
-def _open(self:_Run, model, optimiser):
+def _open(self: _Run, model, optimiser):
     "Hand model and optimiser to the accelerator and open the metrics file."
     self.objective, self.optimiser = self.accelerator.prepare(Objective(model), optimiser)
     self.model, self.clock, self.taken = model, time.perf_counter(), 0
     if self.out is not None and self.accelerator.is_main_process:
         self.out.mkdir(parents=True, exist_ok=True)
-        _keep_until(self.out/'metrics.jsonl', self.step if self.step else -1)
-        if self.step: self.rows = read_metrics(self.out/'metrics.jsonl').to_dict('records')
+        _keep_until(self.out / 'metrics.jsonl', self.step if self.step else -1)
+        if self.step:
+            self.rows = read_metrics(self.out / 'metrics.jsonl').to_dict('records')
 
 # %% ../../nbs/31_training.ipynb #dbb4a44a
 @patch
-def advance(self:_Run):
+def advance(self: _Run):
     "One step; every `evaluate_every` steps, and at the end, evaluate and save."
-    step = train_step(self.accelerator, self.objective, self.optimiser, self.batches, self.step, self.options, self.per)
-    self.step += 1; self.taken += 1; self.recent.append(step)
+    step = train_step(
+        self.accelerator,
+        self.objective,
+        self.optimiser,
+        self.batches,
+        self.step,
+        self.options,
+        self.per,
+    )
+    self.step += 1
+    self.taken += 1
+    self.recent.append(step)
     self.postfix = {'loss': f'{_per_event(self.recent[-20:]):.3f}', 'best': f'{self.best:.3f}'}
-    if self.step % self.options.evaluate_every == 0 or self.step == self.options.steps: self.measure()
+    if self.step % self.options.evaluate_every == 0 or self.step == self.options.steps:
+        self.measure()
 
 # %% ../../nbs/31_training.ipynb #35a32716
-def _per_event(steps): # (sum of losses, events, ...) of each
+def _per_event(steps):  # (sum of losses, events, ...) of each
     "Loss per event over some steps."
     return sum(s[0] for s in steps) / max(sum(s[1] for s in steps), 1)
 
 # %% ../../nbs/31_training.ipynb #fbadd7b4
 @patch
-def measure(self:_Run):
+def measure(self: _Run):
     "Evaluate, write a metrics line, save the last and, if it is, the best checkpoint."
     seconds = (time.perf_counter() - self.clock) / max(self.taken, 1)
-    result = self.evaluate(self.model); self.model.train()
-    steps = gather_object(self.recent) # of all processes
-    row = {'step': self.step, 'train': _per_event(steps), **{f'tuning.{n}': v for n, v in result.items()},
-           'learning_rate': self.options.rate_at(self.step - 1),
-           'clipped': sum(s[2] for s in steps) / max(len(steps), 1), 'seconds_per_step': seconds}
+    result = self.evaluate(self.model)
+    self.model.train()
+    steps = gather_object(self.recent)  # of all processes
+    row = {
+        'step': self.step,
+        'train': _per_event(steps),
+        **{f'tuning.{n}': v for n, v in result.items()},
+        'learning_rate': self.options.rate_at(self.step - 1),
+        'clipped': sum(s[2] for s in steps) / max(len(steps), 1),
+        'seconds_per_step': seconds,
+    }
     is_best, self.recent = result['total'] < self.best, []
     self.best = min(self.best, result['total'])
     self.rows.append(row)
     rng = _rng_states(self.accelerator)
-    if self.accelerator.is_main_process: self._write(row, is_best, rng)
+    if self.accelerator.is_main_process:
+        self._write(row, is_best, rng)
     self.accelerator.wait_for_everyone()
     self.clock, self.taken = time.perf_counter(), 0
 
 # %% ../../nbs/31_training.ipynb #484a502b
 @patch
-def _write(self:_Run, row, is_best, rng):
+def _write(self: _Run, row, is_best, rng):
     "Keep a row and the checkpoints of its step, and hand the row out."
     if self.out is not None:
-        with open(self.out/'metrics.jsonl', 'a') as f: f.write(json.dumps(row) + '\n')
-        _save_run(self.out, self.accelerator, self.objective, self.optimiser, self.vocab, self.step, self.best,
-                  self.options, is_best, self.people, self.seen, rng)
-    if self.on_row: self.on_row(row)
+        with open(self.out / 'metrics.jsonl', 'a') as f:
+            f.write(json.dumps(row) + '\n')
+        _save_run(
+            self.out,
+            self.accelerator,
+            self.objective,
+            self.optimiser,
+            self.vocab,
+            self.step,
+            self.best,
+            self.options,
+            is_best,
+            self.people,
+            self.seen,
+            rng,
+        )
+    if self.on_row:
+        self.on_row(row)
 
 # %% ../../nbs/31_training.ipynb #7de7a1bc
 @patch
-def finish(self:_Run)->pd.DataFrame:
+def finish(self: _Run) -> pd.DataFrame:
     "The evaluations as a table; the model is left in eval mode."
     self.model.eval()
     return pd.DataFrame(self.rows)
 
 # %% ../../nbs/31_training.ipynb #bc04ac24
 def command(function):
-    "Make a function a console script: called without arguments it reads `sys.argv`; errors of the user are one line and exit 2."
+    """Make a function a console script: called without arguments it reads `sys.argv`; errors of the
+    user are one line and exit 2."""
+
     @wraps(function)
-    def run(*args, **kwargs): return function(*args, **kwargs) if args or kwargs else main(sys.argv[1:])
+    def run(*args, **kwargs):
+        return function(*args, **kwargs) if args or kwargs else main(sys.argv[1:])
+
     def main(argv):
         parser = anno_parser(function, prog=function.__name__)
         parser.error = lambda message: _stop(function.__name__, message)
-        given = vars(parser.parse_args(argv)); given.pop('pdb', None); given.pop('xtra', None)
+        given = vars(parser.parse_args(argv))
+        given.pop('pdb', None)
+        given.pop('xtra', None)
         with one_line_warnings(function.__name__):
-            try: function(**given)
-            except (ValueError, OSError, FloatingPointError) as error: _stop(function.__name__, error)
+            try:
+                function(**given)
+            except (ValueError, OSError, FloatingPointError) as error:
+                _stop(function.__name__, error)
+
     run.main = main
     return run
+
 
 @contextmanager
 def one_line_warnings(name):
     "Warnings as one line on stderr, without the place in the code."
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *more, **options: print(f'{name}: {message}', file=sys.stderr)
+        warnings.showwarning = lambda message, *more, **options: print(
+            f'{name}: {message}', file=sys.stderr
+        )
         yield
 
 # %% ../../nbs/31_training.ipynb #2835e24a
@@ -362,149 +551,256 @@ def _stop(name, message):
     raise SystemExit(2)
 
 # %% ../../nbs/31_training.ipynb #c9c917be
-def cohort_from(data:str, labels=None, vocab=None)->Cohort:
-    "A cohort from 'simulated:PEOPLE:SEED', a Delphi .bin file, or a folder in CSV, MEDS or OMOP form."
-    if not str(data).startswith('simulated:'): return read_cohort(data, labels, vocab)
-    try: people, seed = map(int, str(data).split(':')[1:])
-    except ValueError: raise ValueError(f'data {data!r}; expected simulated:PEOPLE:SEED, as in simulated:2000:0') from None
+def cohort_from(data: str, labels=None, vocab=None) -> Cohort:
+    """A cohort from 'simulated:PEOPLE:SEED', a Delphi .bin file, or a folder in CSV, MEDS or OMOP
+    form."""
+    if not str(data).startswith('simulated:'):
+        return read_cohort(data, labels, vocab)
+    try:
+        people, seed = map(int, str(data).split(':')[1:])
+    except ValueError:
+        raise ValueError(
+            f'data {data!r}; expected simulated:PEOPLE:SEED, as in simulated:2000:0'
+        ) from None
     return simulate(people, seed)
 
 # %% ../../nbs/31_training.ipynb #15c280ef
-PRESETS = {'traj_mixer_v1': traj_mixer_v1, 'traj_mixer_v5': traj_mixer_v5,
-           'event_trajectory_shared_v2': lambda vocab_size, **given: event_trajectory_shared_v2(vocab_size=vocab_size, **given),
-           **{m: partial(DelphiConfig, mixer=m) for m in MIXERS if not m.startswith('traj_mixer')}}
+PRESETS = {
+    'traj_mixer_v1': traj_mixer_v1,
+    'traj_mixer_v5': traj_mixer_v5,
+    'event_trajectory_shared_v2': lambda vocab_size, **given: event_trajectory_shared_v2(
+        vocab_size=vocab_size, **given
+    ),
+    **{m: partial(DelphiConfig, mixer=m) for m in MIXERS if not m.startswith('traj_mixer')},
+}
 
 # %% ../../nbs/31_training.ipynb #5150299e
-def config_from(preset:str, # a name in `PRESETS`
-                vocab, given:dict): # fields of its configuration that replace the preset's; None is left out
+def config_from(
+    preset: str,  # a name in `PRESETS`
+    vocab,
+    given: dict,  # fields of its configuration that replace the preset's; None is left out
+):
     "A configuration from the name of a preset and some of its fields."
-    if preset not in PRESETS: raise ValueError(f'preset {preset!r}; expected one of {list(PRESETS)}')
+    if preset not in PRESETS:
+        raise ValueError(f'preset {preset!r}; expected one of {list(PRESETS)}')
     given = {n: v for n, v in given.items() if v is not None}
     kind = EventTrajectoryConfig if preset == 'event_trajectory_shared_v2' else DelphiConfig
-    unknown = set(given) - {f.name for f in fields(kind)} | set(given) & {'mixer', 'preset', 'vocab_size'}
-    if unknown: raise ValueError(f'{sorted(unknown)} cannot be given for {preset}; expected some of {[f.name for f in fields(kind)]}')
+    unknown = set(given) - {f.name for f in fields(kind)} | set(given) & {
+        'mixer',
+        'preset',
+        'vocab_size',
+    }
+    if unknown:
+        raise ValueError(
+            f'{sorted(unknown)} cannot be given for {preset}; expected some of '
+            f'{[f.name for f in fields(kind)]}'
+        )
     return PRESETS[preset](len(vocab), **{'first_occurrence': vocab.first_occurrence, **given})
 
 # %% ../../nbs/31_training.ipynb #fbbcc29e
-def build_model(config, vocab)->nn.Module:
+def build_model(config, vocab) -> nn.Module:
     "The model of a configuration, with fresh weights; a value of a wrong type is a ValueError."
-    try: return ARCHITECTURES[architecture(config)].build(config, vocab)
-    except TypeError as error: raise ValueError(f'{config}: {error}; expected values of the types of the configuration') from error
+    try:
+        return ARCHITECTURES[architecture(config)].build(config, vocab)
+    except TypeError as error:
+        raise ValueError(
+            f'{config}: {error}; expected values of the types of the configuration'
+        ) from error
 
 # %% ../../nbs/31_training.ipynb #d11e9d34
-def _two_parts(data, val, labels, split=None): # -> training and tuning Cohort
-    "People to train and to tune on: as MEDS declares them, by `val`, or by a hash of the subject; said."
+def _two_parts(data, val, labels, split=None):  # -> training and tuning Cohort
+    """People to train and to tune on: as MEDS declares them, by `val`, or by a hash of the subject;
+    said."""
     whole = cohort_from(data, labels)
     parts = _as_declared(data, whole, split)
     training = parts.get('train', whole)
-    if not val and 'tuning' in parts: return training, parts['tuning']
+    if not val and 'tuning' in parts:
+        return training, parts['tuning']
     if not val:
-        halves = training.split({'training': .9, 'tuning': .1})
+        halves = training.split({'training': 0.9, 'tuning': 0.1})
         return halves['training'], halves['tuning']
     return training, _others(cohort_from(val, labels, training.vocab), training, data, val)
 
 # %% ../../nbs/31_training.ipynb #5ac1c360
-def _as_declared(data, whole, split)->dict: # name of a split -> Cohort; empty where none is declared or asked for
-    "The splits that a MEDS folder declares; `held_out` people are for judging and never trained on."
+def _as_declared(
+    data, whole, split
+) -> dict:  # name of a split -> Cohort; empty where none is declared or asked for
+    """The splits that a MEDS folder declares; `held_out` people are for judging and never trained
+    on."""
     if split not in (None, 'declared', 'all'):
         raise ValueError(f"split={split!r}; expected 'declared' (a MEDS folder's own) or 'all'")
     meds = not str(data).startswith('simulated:') and cohort_format(data) == 'meds'
     of = declared_splits(data) if meds and split != 'all' else pd.Series(dtype=object)
-    if not len(of) and split == 'declared': raise ValueError(f'{data} declares no splits; expected a MEDS folder with metadata/subject_splits.parquet')
-    if not len(of): return {}
+    if not len(of) and split == 'declared':
+        raise ValueError(
+            f'{data} declares no splits; expected a MEDS folder with '
+            'metadata/subject_splits.parquet'
+        )
+    if not len(of):
+        return {}
     mine = whole.subjects.subject_id.map(of)
-    counts = ', '.join(f'{n:,} {name}' for name, n in mine.fillna('in no split').value_counts().items())
-    if not (mine == 'train').any(): raise ValueError(f"{data}: found the splits {counts}; expected 'train' among them, or --split all to train on everybody")
+    counts = ', '.join(
+        f'{n:,} {name}' for name, n in mine.fillna('in no split').value_counts().items()
+    )
+    if not (mine == 'train').any():
+        raise ValueError(
+            f"{data}: found the splits {counts}; expected 'train' among them, or --split all to "
+            "train on everybody"
+        )
     say(f'{data} declares {counts}: trained on train, tuned on tuning; --split all takes everybody')
-    return {name: whole[(mine == name).to_numpy()] for name in ('train', 'tuning') if (mine == name).any()}
+    return {
+        name: whole[(mine == name).to_numpy()]
+        for name in ('train', 'tuning')
+        if (mine == name).any()
+    }
 
 # %% ../../nbs/31_training.ipynb #65839e6f
 def _others(tuning, training, data, val):
-    "The people of `val` who are not trained on; refuses another vocabulary, and says who is left out."
-    if tuning.vocab != training.vocab: raise ValueError(f'{val} has another vocabulary than {data}; expected the same labels')
+    """The people of `val` who are not trained on; refuses another vocabulary, and says who is left
+    out."""
+    if tuning.vocab != training.vocab:
+        raise ValueError(f'{val} has another vocabulary than {data}; expected the same labels')
     shared = tuning.subjects.subject_id.isin(training.subjects.subject_id).to_numpy()
-    if shared.all(): raise ValueError(f'{val}: found only people of {data}; expected others to tune on')
-    if shared.any(): say(f'{int(shared.sum())} people of {val} are in {data} too; left out of the tuning part: {tuning.subjects.subject_id[shared].tolist()[:5]}')
+    if shared.all():
+        raise ValueError(f'{val}: found only people of {data}; expected others to tune on')
+    if shared.any():
+        say(
+            f'{int(shared.sum())} people of {val} are in {data} too; left out of the tuning part: '
+            f'{tuning.subjects.subject_id[shared].tolist()[:5]}'
+        )
     return tuning[~shared]
 
 # %% ../../nbs/31_training.ipynb #661e8476
 def say(*words):
     "Print, in the first process only."
-    if int(os.environ.get('RANK', 0)) == 0: print(*words, flush=True)
+    if int(os.environ.get('RANK', 0)) == 0:
+        print(*words, flush=True)
 
 # %% ../../nbs/31_training.ipynb #0d03d6bb
 def _say_start(model, training, tuning):
     "Say what is about to be trained on what."
     say(f'training {training}; dropped or changed: {training.report}')
     say(f'tuning   {tuning}')
-    say(f'{architecture(model.config)}, objective {model.config.objective}, preset {model.config.preset}: '
-          f'{model.parameter_count():,} parameters, {model.parameter_count(trainable=True):,} trainable')
+    say(
+        f'{architecture(model.config)}, objective {model.config.objective}, preset '
+        f'{model.config.preset}: '
+        f'{model.parameter_count():,} parameters, {model.parameter_count(trainable=True):,} '
+        'trainable'
+    )
 
 # %% ../../nbs/31_training.ipynb #819793f6
 def _say_kept(training, max_length):
     "How much of the training people's observation a cropped sequence pays for."
     years, nobody = years_kept(training, max_length)
-    say(f'sequences of {max_length} positions pay for {years:.1%} of the years under observation; '
-        f'{nobody:.1%} of the people have so many codes before their start that they pay for none')
+    say(
+        f'sequences of {max_length} positions pay for {years:.1%} of the years under observation; '
+        f'{nobody:.1%} of the people have so many codes before their start that they pay for none'
+    )
 
 # %% ../../nbs/31_training.ipynb #4e5b876f
-def _fields_in(config)->dict:
+def _fields_in(config) -> dict:
     "Fields of a configuration from a JSON file; none without a file."
     given = json.loads(Path(config).read_text()) if config else {}
-    if not isinstance(given, dict): raise ValueError(f'{config}: found {type(given).__name__}; expected an object with fields of the configuration')
+    if not isinstance(given, dict):
+        raise ValueError(
+            f'{config}: found {type(given).__name__}; expected an object with fields of the '
+            'configuration'
+        )
     return given
 
 # %% ../../nbs/31_training.ipynb #2052b245
 def _refuse_old_run(out, resume):
     "A run is never overwritten."
-    if (Path(out)/'last').exists() and not resume: raise ValueError(f'{out} holds a run already; pass --resume to continue it or another --out')
+    if (Path(out) / 'last').exists() and not resume:
+        raise ValueError(
+            f'{out} holds a run already; pass --resume to continue it or another --out'
+        )
 
 # %% ../../nbs/31_training.ipynb #2f87a7a6
 def _options_of(preset, dropout, size, rounds, mode, head):
     "Command-line options as fields of the preset's configuration."
-    if preset == 'event_trajectory_shared_v2': return dict(dropout=dropout, size=size, n_reasoning_rounds=rounds, mode=mode, head=head)
-    if any(v is not None for v in (size, rounds, mode, head)): raise ValueError(f'size, rounds, mode and head belong to event_trajectory_shared_v2, not to {preset}')
+    if preset == 'event_trajectory_shared_v2':
+        return dict(dropout=dropout, size=size, n_reasoning_rounds=rounds, mode=mode, head=head)
+    if any(v is not None for v in (size, rounds, mode, head)):
+        raise ValueError(
+            f'size, rounds, mode and head belong to event_trajectory_shared_v2, not to {preset}'
+        )
     return dict(attention_dropout=dropout, mlp_dropout=dropout)
 
 # %% ../../nbs/31_training.ipynb #3c8a1a51
 @command
 def delphi_train(
-    data:str, # a Delphi .bin file, a folder in CSV (events.csv), MEDS or OMOP form, or simulated:PEOPLE:SEED
-    out:str='runs/delphi', # folder for checkpoints and metrics
-    val:str=None, # tuning data; without it a tenth of the people of `data`, by a hash of the subject
-    labels:str=None, # labels.csv of a .bin file, if it is not beside it
-    split:str=None, # MEDS: declared (train and tuning of subject_splits.parquet) or all; None: declared where there are some
-    preset:str='traj_mixer_v5', # traj_mixer_v5, traj_mixer_v1, event_trajectory_shared_v2, or another mixer's name
-    config:str=None, # JSON file with fields of the configuration that replace the preset's
-    objective:str=None, # delphi (as frozen), competing (rates that can be trusted) or all_future; None: the preset's own
-    size:str=None, rounds:int=None, mode:str=None, head:str=None, # of event_trajectory_shared_v2
-    steps:int=1000, batch_size:int=128, learning_rate:float=2e-3, warmup:int=100,
-    weight_decay:float=.1, accumulate:int=1, max_length:int=None, # longest sequence: competing stops a record there, delphi takes a window, all_future keeps the last events
-    dropout:float=None, evaluate_every:int=50, mixed_precision:str='no', # or bf16
-    device:str='auto', # auto, cpu, cuda or mps
-    seed:int=0, base_rate:bool=False, # start at marginal rates also under delphi
-    resume:bool=False): # continue the run in `out`
+    data: str,  # .bin file, folder in CSV, MEDS or OMOP form, or simulated:PEOPLE:SEED
+    out: str = 'runs/delphi',  # folder for checkpoints and metrics
+    val: str = None,  # tuning data; if not given a tenth of `data`, by a hash of the subject
+    labels: str = None,  # labels.csv of a .bin file, if it is not beside it
+    split: str = None,  # MEDS: declared (of subject_splits.parquet) or all; if not given declared
+    preset: str = 'traj_mixer_v5',  # also traj_mixer_v1, event_trajectory_shared_v2, or a mixer
+    config: str = None,  # JSON file with fields of the configuration that replace the preset's
+    objective: str = None,  # delphi (as frozen), competing (right rates), all_future; if not given as preset
+    size: str = None,
+    rounds: int = None,
+    mode: str = None,
+    head: str = None,  # of event_trajectory_shared_v2
+    steps: int = 1000,
+    batch_size: int = 128,
+    learning_rate: float = 2e-3,
+    warmup: int = 100,
+    weight_decay: float = 0.1,
+    accumulate: int = 1,
+    max_length: int = None,  # longest record: competing stops, delphi takes a window, all_future the last
+    dropout: float = None,
+    evaluate_every: int = 50,
+    mixed_precision: str = 'no',  # or bf16
+    device: str = 'auto',  # auto, cpu, cuda or mps
+    seed: int = 0,
+    base_rate: bool = False,  # start at marginal rates also under delphi
+    resume: bool = False,  # continue the run in `out`
+):
     "Train a model on coded events and write checkpoints that can be trusted."
     _refuse_old_run(out, resume)
     training, tuning = _two_parts(data, val, labels, split)
     torch.manual_seed(seed)
-    given = _fields_in(config) | {n: v for n, v in dict(objective=objective, **_options_of(preset, dropout, size, rounds, mode, head)).items() if v is not None}
+    given = _fields_in(config) | {
+        n: v
+        for n, v in dict(
+            objective=objective, **_options_of(preset, dropout, size, rounds, mode, head)
+        ).items()
+        if v is not None
+    }
     model = build_model(config_from(preset, training.vocab, given), training.vocab)
-    options = TrainOptions(steps, batch_size, learning_rate, warmup, weight_decay=weight_decay, accumulate=accumulate, max_length=max_length,
-                           evaluate_every=evaluate_every, base_rate=True if base_rate else None, mixed_precision=mixed_precision, device=device, seed=seed)
+    options = TrainOptions(
+        steps,
+        batch_size,
+        learning_rate,
+        warmup,
+        weight_decay=weight_decay,
+        accumulate=accumulate,
+        max_length=max_length,
+        evaluate_every=evaluate_every,
+        base_rate=True if base_rate else None,
+        mixed_precision=mixed_precision,
+        device=device,
+        seed=seed,
+    )
     _say_start(model, training, tuning)
-    if max_length and model.config.objective == 'competing': _say_kept(training, max_length)
+    if max_length and model.config.objective == 'competing':
+        _say_kept(training, max_length)
     history = train(model, training.vocab, training, tuning, options, out, resume)
     best = history.loc[history['tuning.total'].idxmin()]
     say(f'best tuning loss {best["tuning.total"]:.4f} at step {int(best.step)}')
     say(f'wrote {out}/best, {out}/last, {out}/metrics.jsonl')
 
 # %% ../../nbs/31_training.ipynb #0cc658e6
-def said_on_stderr(main, argv)->tuple: # exit status, what was printed on stderr
+def said_on_stderr(main, argv) -> tuple:  # exit status, what was printed on stderr
     "Run a command's `main` and catch how it stops."
-    import io, contextlib
+    import contextlib
+    import io
+
     heard = io.StringIO()
     try:
-        with contextlib.redirect_stderr(heard): main(argv)
-    except SystemExit as stop: return stop.code, heard.getvalue()
+        with contextlib.redirect_stderr(heard):
+            main(argv)
+    except SystemExit as stop:
+        return stop.code, heard.getvalue()
     return 0, heard.getvalue()

@@ -8,16 +8,22 @@ __all__ = ['RankerOptions', 'seeded', 'batch_order', 'temperature_at', 'has_temp
            'read_rows', 'append_row', 'run_missing']
 
 # %% ../../nbs/32_ranker_training.ipynb #93c40470
-import csv, io, math, os, warnings
+import csv
+import io
+import math
+import os
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import torch
-from scipy.special import expit
-from torch import nn, Tensor
 from fastcore.basics import patch
+from scipy.special import expit
+from torch import nn
+
 from ..data.interactions import Interactions
 from ..layers.unimixing import BlockMixing, linear_temperature, set_temperature
 from .loop import make_accelerator
@@ -26,33 +32,47 @@ from .loop import make_accelerator
 @dataclass(frozen=True)
 class RankerOptions:
     "Numbers of a ranker's training, the same for every model (UM.24)."
-    epochs:int = 2             # passes over the rows
-    batch_size:int = 512
-    learning_rate:float = 1e-3 # of Adam, constant
-    seed:int = 0               # of the order of the rows, and of dropout
-    tau_start:float = 1.0      # temperature of step 0
-    tau_end:float = 1.0        # temperature from step `tau_steps` on
-    tau_steps:int = None       # J; None: the last step of the run
-    device:str = 'auto'        # 'cpu', 'cuda', 'mps'
-    mixed_precision:str = 'no' # or 'bf16'
-    def __post_init__(self): self._check()
+
+    epochs: int = 2  # passes over the rows
+    batch_size: int = 512
+    learning_rate: float = 1e-3  # of Adam, constant
+    seed: int = 0  # of the order of the rows, and of dropout
+    tau_start: float = 1.0  # temperature of step 0
+    tau_end: float = 1.0  # temperature from step `tau_steps` on
+    tau_steps: int = None  # J; None: the last step of the run
+    device: str = 'auto'  # 'cpu', 'cuda', 'mps'
+    mixed_precision: str = 'no'  # or 'bf16'
+
+    def __post_init__(self):
+        self._check()
 
 # %% ../../nbs/32_ranker_training.ipynb #0c40160e
 @patch
-def _check(self:RankerOptions):
+def _check(self: RankerOptions):
     "Refuse numbers with which no run can be made."
     for name in ('epochs', 'batch_size', 'tau_steps', 'seed'):
         value, least = getattr(self, name), 0 if name == 'seed' else 1
-        if not (isinstance(value, (int, np.integer)) and not isinstance(value, bool) and value >= least or name == 'tau_steps' and value is None):
+        if not (
+            isinstance(value, (int, np.integer))
+            and not isinstance(value, bool)
+            and value >= least
+            or name == 'tau_steps'
+            and value is None
+        ):
             raise ValueError(f'{name}={value!r}; expected a whole number of at least {least}')
     for name in ('learning_rate', 'tau_start', 'tau_end'):
         value = getattr(self, name)
-        if not 0 < value < math.inf: raise ValueError(f'{name}={value!r}; expected a positive number')
-    if self.tau_end > self.tau_start: raise ValueError(f'tau_start={self.tau_start}, tau_end={self.tau_end}; the temperature falls: expected tau_end <= tau_start')
+        if not 0 < value < math.inf:
+            raise ValueError(f'{name}={value!r}; expected a positive number')
+    if self.tau_end > self.tau_start:
+        raise ValueError(
+            f'tau_start={self.tau_start}, tau_end={self.tau_end}; the temperature falls: expected '
+            'tau_end <= tau_start'
+        )
 
 # %% ../../nbs/32_ranker_training.ipynb #03d7ebb3
 @contextmanager
-def seeded(seed:int, device='cpu'):
+def seeded(seed: int, device='cpu'):
     "Torch's own generator at a seed, and put back afterwards."
     device = torch.device(device)
     with torch.random.fork_rng(devices=[device] if device.type == 'cuda' else []):
@@ -60,40 +80,58 @@ def seeded(seed:int, device='cpu'):
         yield
 
 # %% ../../nbs/32_ranker_training.ipynb #4f8de717
-def batch_order(n:int,          # rows
-                batch_size:int,
-                epochs:int,
-                seed:int,
-                ):              # yields row numbers, int64 [b]
+def batch_order(
+    n: int,  # rows
+    batch_size: int,
+    epochs: int,
+    seed: int,  # yields row numbers, int64 [b]
+):
     "Batches of shuffled rows; each epoch holds every row once, its last batch what is left."
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(epochs): yield from torch.randperm(n, generator=generator).split(batch_size)
+    for _ in range(epochs):
+        yield from torch.randperm(n, generator=generator).split(batch_size)
 
 # %% ../../nbs/32_ranker_training.ipynb #2f511ae4
-def temperature_at(step:int, total:int, # step from 0, steps of the run
-                   options:RankerOptions)->float:
-    "The temperature of a step: a line from `tau_start` to `tau_end`, reached at `tau_steps` (UM.17)."
-    return linear_temperature(step, options.tau_steps or max(total - 1, 1), options.tau_start, options.tau_end)
+def temperature_at(
+    step: int,
+    total: int,  # step from 0, steps of the run
+    options: RankerOptions,
+) -> float:
+    """The temperature of a step: a line from `tau_start` to `tau_end`, reached at `tau_steps`
+    (UM.17)."""
+    return linear_temperature(
+        step, options.tau_steps or max(total - 1, 1), options.tau_start, options.tau_end
+    )
 
 # %% ../../nbs/32_ranker_training.ipynb #d216823e
-def has_temperature(model:nn.Module)->bool:
+def has_temperature(model: nn.Module) -> bool:
     "Whether a model holds a mixing whose temperature can be set."
     return any(isinstance(m, BlockMixing) and m.doubly_stochastic for m in model.modules())
 
 # %% ../../nbs/32_ranker_training.ipynb #cfacd01d
-def check_rows(model:nn.Module, data:Interactions):
-    "Refuse rows that a ranker cannot be trained or measured on: none, other fields, a label that is no answer."
-    if not len(data): raise ValueError('found no rows; expected at least one')
+def check_rows(model: nn.Module, data: Interactions):
+    """Refuse rows that a ranker cannot be trained or measured on: none, other fields, a label that
+    is no answer."""
+    if not len(data):
+        raise ValueError('found no rows; expected at least one')
     fields = getattr(model.tokenizer, 'fields', None)
     if fields is not None and tuple(fields) != tuple(data.fields):
-        raise ValueError(f'the model reads {_described(fields)}; the rows have {_described(data.fields)}; encode them with the maps of the training rows')
+        raise ValueError(
+            f'the model reads {_described(fields)}; the rows have {_described(data.fields)}; '
+            'encode them with the maps of the training rows'
+        )
     bad = ~np.isin(data.label, (0, 1)) if model.target == 'binary' else ~np.isfinite(data.label)
     if bad.any():
-        row, expected = int(bad.argmax()), '0 or 1' if model.target == 'binary' else 'a finite number'
-        raise ValueError(f'row {row}: found label {data.label[row]}; expected {expected} for target={model.target!r}; {int(bad.sum())} such row(s)')
+        row = int(bad.argmax())
+        expected = '0 or 1' if model.target == 'binary' else 'a finite number'
+        raise ValueError(
+            f'row {row}: found label {data.label[row]}; expected {expected} for '
+            f'target={model.target!r}; {int(bad.sum())} such row(s)'
+        )
 
 # %% ../../nbs/32_ranker_training.ipynb #e96d8656
-def _described(fields): return [f'{f.name} ({f.size})' if f.kind == 'categorical' else f.name for f in fields]
+def _described(fields):
+    return [f'{f.name} ({f.size})' if f.kind == 'categorical' else f.name for f in fields]
 
 # %% ../../nbs/32_ranker_training.ipynb #a44b916a
 def _tensors(data, device):
@@ -101,38 +139,57 @@ def _tensors(data, device):
     return [torch.as_tensor(a).to(device) for a in (data.categorical, data.dense, data.label)]
 
 # %% ../../nbs/32_ranker_training.ipynb #11595821
-def ranker_step(accelerator, model, optimiser, columns, # ids [b c], numbers [b f], labels [b]
-                step)->dict: # loss and its parts
+def ranker_step(
+    accelerator,
+    model,
+    optimiser,
+    columns,  # ids [b c], numbers [b f], labels [b]
+    step,
+) -> dict:  # loss and its parts
     "One step of Adam; stops before a loss or gradient that is no number reaches the weights."
     optimiser.zero_grad(set_to_none=True)
-    with accelerator.autocast(): loss = model.loss(*columns)
+    with accelerator.autocast():
+        loss = model.loss(*columns)
     accelerator.backward(loss.total)
-    norm = nn.utils.clip_grad_norm_(model.parameters(), math.inf) # measured, not clipped
+    norm = nn.utils.clip_grad_norm_(model.parameters(), math.inf)  # measured, not clipped
     if not (math.isfinite(loss.total.item()) and math.isfinite(norm.item())):
-        raise FloatingPointError(f'step {step}: loss {loss.total.item()}, gradient norm {norm.item()}; lower the learning rate or look at the rows')
+        raise FloatingPointError(
+            f'step {step}: loss {loss.total.item()}, gradient norm {norm.item()}; lower the '
+            'learning rate or look at the rows'
+        )
     optimiser.step()
     return dict(loss=loss.total.item()) | {name: value.item() for name, value in loss.parts.items()}
 
 # %% ../../nbs/32_ranker_training.ipynb #28be11b6
-def train_ranker(model:nn.Module,    # a `Ranker`, trained in place
-                 train:Interactions,
-                 options:RankerOptions=RankerOptions(),
-                 *, valid:Interactions=None, # its loss is measured after each epoch
-                 on_row=None,        # called with the row of every step
-                 )->pd.DataFrame:    # step, epoch, tau, loss and its parts, valid_loss
+def train_ranker(
+    model: nn.Module,  # a `Ranker`, trained in place
+    train: Interactions,
+    options: RankerOptions = RankerOptions(),
+    *,
+    valid: Interactions = None,  # its loss is measured after each epoch
+    on_row=None,  # called with the row of every step
+) -> pd.DataFrame:  # step, epoch, tau, loss and its parts, valid_loss
     "Train a ranker: Adam for all parameters alike, a temperature on a line (UM.24, UM.17)."
-    for data in (train, valid): data is None or check_rows(model, data)
+    for data in (train, valid):
+        data is None or check_rows(model, data)
     accelerator = _one_process(options)
     model.to(accelerator.device).train()
-    optimiser, columns = torch.optim.Adam(model.parameters(), lr=options.learning_rate), _tensors(train, accelerator.device)
+    optimiser = torch.optim.Adam(model.parameters(), lr=options.learning_rate)
+    columns = _tensors(train, accelerator.device)
     per, rows = math.ceil(len(train) / options.batch_size), []
     with seeded(options.seed, accelerator.device):
-        for step, at in enumerate(batch_order(len(train), options.batch_size, options.epochs, options.seed)):
+        for step, at in enumerate(
+            batch_order(len(train), options.batch_size, options.epochs, options.seed)
+        ):
             tau = _set(model, temperature_at(step, per * options.epochs, options))
-            found = ranker_step(accelerator, model, optimiser, [c[at.to(c.device)] for c in columns], step)
+            found = ranker_step(
+                accelerator, model, optimiser, [c[at.to(c.device)] for c in columns], step
+            )
             rows.append(dict(step=step, epoch=step // per, tau=tau) | found)
-            if valid is not None and (step + 1) % per == 0: rows[-1]['valid_loss'] = ranker_loss(model, valid)
-            if on_row: on_row(rows[-1])
+            if valid is not None and (step + 1) % per == 0:
+                rows[-1]['valid_loss'] = ranker_loss(model, valid)
+            if on_row:
+                on_row(rows[-1])
     model.eval()
     return pd.DataFrame(rows)
 
@@ -140,21 +197,28 @@ def train_ranker(model:nn.Module,    # a `Ranker`, trained in place
 def _one_process(options):
     "The accelerator of the options, refused under several processes."
     accelerator = make_accelerator(options)
-    if accelerator.num_processes > 1: raise ValueError(f'found {accelerator.num_processes} processes; train_ranker runs in one: give each process a run of its own')
+    if accelerator.num_processes > 1:
+        raise ValueError(
+            f'found {accelerator.num_processes} processes; train_ranker runs in one: give each '
+            'process a run of its own'
+        )
     return accelerator
 
 # %% ../../nbs/32_ranker_training.ipynb #3914d4c9
 def _set(model, tau):
     "Set the temperature where there is one, NaN elsewhere."
-    if not has_temperature(model): return math.nan
+    if not has_temperature(model):
+        return math.nan
     set_temperature(model, tau)
     return tau
 
 # %% ../../nbs/32_ranker_training.ipynb #7905d44e
 @torch.no_grad()
-def ranker_loss(model:nn.Module, data:Interactions, batch_size:int=4096)->float: # nats, or squared error
+def ranker_loss(
+    model: nn.Module, data: Interactions, batch_size: int = 4096
+) -> float:  # nats, or squared error
     "The mean loss of the labels, without the balance loss, in evaluation mode."
-    mode, device, total = model.training, next(model.parameters()).device, 0.
+    mode, device, total = model.training, next(model.parameters()).device, 0.0
     model.eval()
     for at in torch.arange(len(data)).split(batch_size):
         loss = model.loss(*_tensors(data[at.numpy()], device))
@@ -163,98 +227,158 @@ def ranker_loss(model:nn.Module, data:Interactions, batch_size:int=4096)->float:
     return total / len(data)
 
 # %% ../../nbs/32_ranker_training.ipynb #91e35b26
-def warm_start(model:nn.Module, train:Interactions, options:RankerOptions=RankerOptions(),
-               *, hot:float=1.0, cold:float=.05, # the two temperatures
-               valid:Interactions=None, on_row=None)->pd.DataFrame: # as `train_ranker`, with the stage
-    "Train at the hot temperature, then again from these weights at the cold one, with a fresh optimiser (UM.17)."
+def warm_start(
+    model: nn.Module,
+    train: Interactions,
+    options: RankerOptions = RankerOptions(),
+    *,
+    hot: float = 1.0,
+    cold: float = 0.05,  # the two temperatures
+    valid: Interactions = None,
+    on_row=None,
+) -> pd.DataFrame:  # as `train_ranker`, with the stage
+    """Train at the hot temperature, then again from these weights at the cold one, with a fresh
+    optimiser (UM.17)."""
     stages = []
     for stage, tau in enumerate((hot, cold)):
         note = None if on_row is None else lambda row, stage=stage: on_row(dict(stage=stage) | row)
-        stages.append(train_ranker(model, train, replace(options, tau_start=tau, tau_end=tau, tau_steps=None), valid=valid, on_row=note).assign(stage=stage))
+        stages.append(
+            train_ranker(
+                model,
+                train,
+                replace(options, tau_start=tau, tau_end=tau, tau_steps=None),
+                valid=valid,
+                on_row=note,
+            ).assign(stage=stage)
+        )
     return pd.concat(stages, ignore_index=True)
 
 # %% ../../nbs/32_ranker_training.ipynb #6cdb634c
 @torch.no_grad()
-def score_interactions(model:nn.Module, data:Interactions, batch_size:int=4096)->np.ndarray: # [n]
+def score_interactions(
+    model: nn.Module, data: Interactions, batch_size: int = 4096
+) -> np.ndarray:  # [n]
     "A ranker's output of every row, float64: the logit of a binary target, the mean of a real one."
     mode, device = model.training, next(model.parameters()).device
     model.eval()
-    try: parts = [model(*_tensors(data[at.numpy()], device)[:2]).double().cpu()
-                  for at in torch.arange(len(data)).split(batch_size)]
-    finally: model.train(mode)
+    try:
+        parts = [
+            model(*_tensors(data[at.numpy()], device)[:2]).double().cpu()
+            for at in torch.arange(len(data)).split(batch_size)
+        ]
+    finally:
+        model.train(mode)
     return torch.cat(parts).numpy() if parts else np.zeros(0)
 
 # %% ../../nbs/32_ranker_training.ipynb #f5bb7b94
-def predict_interactions(model:nn.Module, data:Interactions, batch_size:int=4096)->np.ndarray: # [n]
+def predict_interactions(
+    model: nn.Module, data: Interactions, batch_size: int = 4096
+) -> np.ndarray:  # [n]
     "A ranker's probability, from the logit in float64, or mean of every row."
     output = score_interactions(model, data, batch_size)
     return expit(output) if model.target == 'binary' else output
 
 # %% ../../nbs/32_ranker_training.ipynb #d141d90b
-def drop_torn_line(path:Path)->str: # what was dropped, '' if nothing
+def drop_torn_line(path: Path) -> str:  # what was dropped, '' if nothing
     "Cut a file behind its last line end; a line without one was never finished."
-    if not path.exists(): return ''
+    if not path.exists():
+        return ''
     whole = path.read_bytes()
     end = whole.rfind(b'\n') + 1
-    if end == len(whole): return ''
-    with open(path, 'r+b') as f: f.truncate(end); f.flush(); os.fsync(f.fileno())
+    if end == len(whole):
+        return ''
+    with open(path, 'r+b') as f:
+        f.truncate(end)
+        f.flush()
+        os.fsync(f.fileno())
     return whole[end:].decode(errors='replace')
 
 # %% ../../nbs/32_ranker_training.ipynb #01b83bd0
-def read_rows(path:Path)->list: # of dicts of text
+def read_rows(path: Path) -> list:  # of dicts of text
     "The finished rows of a CSV, or an error that names the line."
-    if not path.exists() or not path.stat().st_size: return []
+    if not path.exists() or not path.stat().st_size:
+        return []
     with open(path, newline='') as f:
         header, *lines = csv.reader(f)
-    if not header: raise ValueError(f'{path}, line 1: found no names; expected the header; remove the file or mend it')
+    if not header:
+        raise ValueError(
+            f'{path}, line 1: found no names; expected the header; remove the file or mend it'
+        )
     for number, line in enumerate(lines, start=2):
-        if len(line) != len(header): raise ValueError(f'{path}, line {number}: found {len(line)} values under {len(header)} names; expected as many; mend the line or remove it')
-    return [dict(zip(header, line)) for line in lines]
+        if len(line) != len(header):
+            raise ValueError(
+                f'{path}, line {number}: found {len(line)} values under {len(header)} names; '
+                'expected as many; mend the line or remove it'
+            )
+    return [dict(zip(header, line, strict=True)) for line in lines]
 
 # %% ../../nbs/32_ranker_training.ipynb #386b75b6
 def _header(path):
     "The names in the first line, none without a file."
-    if not path.exists(): return []
-    with open(path, newline='') as f: return next(csv.reader(f), [])
+    if not path.exists():
+        return []
+    with open(path, newline='') as f:
+        return next(csv.reader(f), [])
 
 # %% ../../nbs/32_ranker_training.ipynb #795a5b21
-def append_row(path:Path, row:dict):
+def append_row(path: Path, row: dict):
     "Append one row, with the header if the file is new: one write, then flush and fsync."
     header = _header(path)
-    if header and list(row) != header: raise ValueError(f'{path}: found columns {list(row)}; the file has {header}; write to another file, or make the runs alike')
-    if any('\n' in str(v) or '\r' in str(v) for v in row.values()): raise ValueError(f'found a line break in {row}; expected values of one line')
+    if header and list(row) != header:
+        raise ValueError(
+            f'{path}: found columns {list(row)}; the file has {header}; write to another file, or '
+            'make the runs alike'
+        )
+    if any('\n' in str(v) or '\r' in str(v) for v in row.values()):
+        raise ValueError(f'found a line break in {row}; expected values of one line')
     text = io.StringIO(newline='')
-    csv.writer(text, lineterminator='\n').writerows(([] if header else [list(row)]) + [list(row.values())])
-    with open(path, 'ab') as f: f.write(text.getvalue().encode()); f.flush(); os.fsync(f.fileno())
+    csv.writer(text, lineterminator='\n').writerows(
+        ([] if header else [list(row)]) + [list(row.values())]
+    )
+    with open(path, 'ab') as f:
+        f.write(text.getvalue().encode())
+        f.flush()
+        os.fsync(f.fileno())
 
 # %% ../../nbs/32_ranker_training.ipynb #19c9e3c4
 def _text(value):
     "A value as it is compared: numbers by value, everything else by its text, nothing as ''."
-    if value is None: return ''
-    try: return repr(float(str(value)))
-    except ValueError: return str(value)
+    if value is None:
+        return ''
+    try:
+        return repr(float(str(value)))
+    except ValueError:
+        return str(value)
 
 # %% ../../nbs/32_ranker_training.ipynb #1b052ccb
-def _key(row, keys): return tuple(_text(row[k]) for k in keys)
+def _key(row, keys):
+    return tuple(_text(row[k]) for k in keys)
 
 # %% ../../nbs/32_ranker_training.ipynb #725700d2
-def run_missing(path,           # CSV, one row per finished run
-                jobs,           # dicts that describe the runs
-                run,            # job -> dict of results
-                keys=None,      # names that tell the jobs apart; None: all names of the first job
-                )->pd.DataFrame:# the file
+def run_missing(
+    path,  # CSV, one row per finished run
+    jobs,  # dicts that describe the runs
+    run,  # job -> dict of results
+    keys=None,  # names that tell the jobs apart; None: all names of the first job
+) -> pd.DataFrame:  # the file
     "Run every job that has no row yet and append its row as soon as it is finished."
     path, jobs = Path(path), [dict(job) for job in jobs]
     keys = list(keys or (jobs[0] if jobs else ()))
     _check_jobs(jobs, keys)
     path.parent.mkdir(parents=True, exist_ok=True)
     torn = drop_torn_line(path)
-    if torn: warnings.warn(f'{path}: dropped a torn last line, {torn[:60]!r}; its run is made again')
+    if torn:
+        warnings.warn(f'{path}: dropped a torn last line, {torn[:60]!r}; its run is made again')
     done = {_key(row, keys) for row in _with_keys(path, keys)}
     for job in jobs:
-        if _key(job, keys) in done: continue
+        if _key(job, keys) in done:
+            continue
         found = run(job)
-        if set(found) & set(job): raise ValueError(f'{sorted(set(found) & set(job))} stand in the job and in its result; expected names of their own')
+        if set(found) & set(job):
+            raise ValueError(
+                f'{sorted(set(found) & set(job))} stand in the job and in its result; expected '
+                'names of their own'
+            )
         append_row(path, job | found)
     return pd.read_csv(path) if path.exists() and path.stat().st_size else pd.DataFrame()
 
@@ -263,16 +387,24 @@ def _check_jobs(jobs, keys):
     "Every job has the keys, and no two jobs have the same."
     for i, job in enumerate(jobs):
         lost = [k for k in keys if k not in job]
-        if lost: raise ValueError(f'job {i}, {job}: no {lost}; expected all of {keys}')
+        if lost:
+            raise ValueError(f'job {i}, {job}: no {lost}; expected all of {keys}')
     seen = {}
     for i, job in enumerate(jobs):
         first = seen.setdefault(_key(job, keys), i)
-        if first != i: raise ValueError(f'jobs {first} and {i} have the same {keys}: {[job[k] for k in keys]}; name a key that tells them apart')
+        if first != i:
+            raise ValueError(
+                f'jobs {first} and {i} have the same {keys}: {[job[k] for k in keys]}; name a key '
+                'that tells them apart'
+            )
 
 # %% ../../nbs/32_ranker_training.ipynb #aff13863
 def _with_keys(path, keys):
     "Rows of the file, which must know the keys."
     rows = read_rows(path)
     lost = [k for k in keys if rows and k not in rows[0]]
-    if lost: raise ValueError(f'{path}: no columns {lost}, found {list(rows[0])}; expected a file of the same study')
+    if lost:
+        raise ValueError(
+            f'{path}: no columns {lost}, found {list(rows[0])}; expected a file of the same study'
+        )
     return rows
