@@ -58,22 +58,15 @@ from delphi_traj.evaluation.figures import (
     save_figure,
     training_figure,
 )
-from delphi_traj.evaluation.futures import (
-    ENDED,
-    REASONS,
-    Futures,
-    _row_reasons,
-    landmark_inputs,
-    sample_futures,
-)
+from .futures import ENDED, Futures, sample_futures
 from delphi_traj.evaluation.metrics import (
     AgeSexBaseline,
     check_replicates,
     incidence,
     log_hazard_at,
-    oracle_log_hazard,
     rows_at,
 )
+from .oracle import oracle_log_hazard
 from delphi_traj.evaluation.report import (
     Assessment,
     Settings,
@@ -88,6 +81,7 @@ from delphi_traj.evaluation.report import (
     table_csv,
     write_report,
 )
+from .risk import REASONS, landmark_inputs, row_reasons
 
 # %% ../../nbs/51_commands.ipynb #7d419a77
 def _names_only(data) -> bool:
@@ -377,7 +371,7 @@ def _landmark_days(cohort, landmark):  # 'start', 'end', or years of age -> days
 # %% ../../nbs/51_commands.ipynb #e9012367
 def _left_out(cohort, when, landmark) -> pd.DataFrame:  # subject_id, reason
     "Who can have no future, and why; refuses a landmark at which nobody has one."
-    why = _row_reasons(cohort, when, CENTURY)
+    why = row_reasons(cohort, when, CENTURY)
     at = why > 0
     reason = np.array(REASONS, dtype=object)[why[at]]
     table = pd.DataFrame({'subject_id': cohort.subjects.subject_id[at], 'reason': reason})
