@@ -20,7 +20,7 @@ import torch
 
 # %% ../../nbs/51_commands.ipynb #cf80d0ae
 from ..data.batches import CENTURY
-from ..data.events import Cohort, CohortError, Vocab, write_whole
+from ..data.events import Cohort, Vocab, write_whole
 from delphi_traj.data.meds import (
     _declared,
     _declared_vocab,
@@ -31,6 +31,7 @@ from delphi_traj.data.meds import (
     write_cohort,
     write_folder,
 )
+from ..data.refusals import CohortError
 from ..data.simulator import make_world, simulate
 from ..models.delphi import traj_mixer_v5
 from ..models.event_trajectory import event_trajectory_shared_v2
