@@ -136,6 +136,43 @@ def test_ruff_finds_nothing():
     assert got.returncode == 0, got.stdout + got.stderr
 
 
+def calls_of(path):
+    "(line, name, call) of every call in a module."
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf8'))):
+        if isinstance(node, ast.Call):
+            yield node.lineno, getattr(node.func, 'attr', getattr(node.func, 'id', '')), node
+
+
+def test_text_files_are_utf8_on_every_machine():
+    found = []
+    for path in MODULES:
+        for line, name, call in calls_of(path):
+            modes = [a.value for a in call.args if isinstance(a, ast.Constant)]
+            modes += [getattr(k.value, 'value', None) for k in call.keywords if k.arg == 'mode']
+            binary = any(isinstance(m, str) and re.fullmatch('[rwax+]*b[rwax+]*', m) for m in modes)
+            # Image.open and the like are given no mode and read no text
+            by_path = name == 'open' and isinstance(call.func, ast.Attribute) and not modes
+            says = any(k.arg == 'encoding' for k in call.keywords)
+            if name in ('open', 'read_text', 'write_text') and not (binary or by_path or says):
+                found.append(f'{name_of(path)}:{line} {name}')
+    assert not found
+
+
+def test_only_commands_print():
+    found = [
+        f'{name_of(path)}:{line}'
+        for path in MODULES
+        for line, name, call in calls_of(path)
+        if name == 'print' and path.stem not in ('commands', '__main__')
+    ]
+    assert not found
+
+
+def test_a_year_has_its_days_from_one_place():
+    found = {name_of(p) for p in MODULES if '365.25' in p.read_text(encoding='utf8')}
+    assert found == {'delphi_traj.data.events'}
+
+
 def statements_of(path):
     "(first line, last line, shape) of every statement: names, strings and numbers are alike."
     shape, first = [], None
