@@ -34,7 +34,8 @@ from delphi_traj.data.meds import (
 from ..data.simulator import make_world, simulate
 from ..models.delphi import traj_mixer_v5
 from ..models.event_trajectory import event_trajectory_shared_v2
-from ..training.checkpoints import architecture, load_checkpoint
+from ..training.architectures import architecture
+from ..training.checkpoints import load_checkpoint
 from delphi_traj.training.loop import (
     TrainOptions,
     build_model,
