@@ -251,7 +251,7 @@ def twins(seed, k=len(VOCAB), d=6, tied=True):
 
     def like(name, **options):
         head = make_head(name, k, d, tied, **options).double()
-        head.load_state_dict(source.state_dict(), strict=True)
+        head.load_state_dict(source.state_dict(), strict=False)
         return head
 
     return source, like

@@ -512,7 +512,7 @@ def test_um_21_model(name, lite):
         and k in other.state_dict()
         and other.state_dict()[k].shape == v.shape
     }
-    other.load_state_dict(kept, strict=True)
+    other.load_state_dict(kept, strict=False)
     assert far(other(x)[0], full(x)[0]) and close(bake(other)(x)[0], other(x)[0], 0)
     mixings = [m for m in other.modules() if isinstance(m, BlockMixing)]
     assert len(mixings) == M and all(

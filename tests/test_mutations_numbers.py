@@ -38,7 +38,7 @@ MUTATIONS = {
         'silent_inputs::test_a_date_to_come_is_refused_or_counted',
     ),
     ('codes', 'people with other codes get risks'): (
-        'evaluation/futures.py',
+        'evaluation/risk.py',
         "is not None: model.vocab.require(cohort.vocab)",
         'is not None: pass',
         'entrances::test_people_with_other_codes_are_refused',

@@ -29,7 +29,7 @@ from delphi_traj.evaluation.figures import (
     incidence_figure,
     study_figure,
 )
-from delphi_traj.evaluation.futures import known_at, risk, sample_futures
+from delphi_traj.evaluation.futures import sample_futures
 from delphi_traj.evaluation.metrics import (
     AgeSexBaseline,
     evaluate,
@@ -59,6 +59,7 @@ from delphi_traj.evaluation.report import (
     windows,
     write_report,
 )
+from delphi_traj.evaluation.risk import known_at, risk
 from delphi_traj.models.event_trajectory import event_trajectory_shared_v2
 from delphi_traj.models.heads import marginal_log_rates, set_base_rate
 from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint

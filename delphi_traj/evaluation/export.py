@@ -21,7 +21,7 @@ from torch import nn
 
 from ..data.batches import Batch
 from ..data.events import Vocab, write_whole
-from .futures import landmark_inputs
+from .risk import landmark_inputs
 from ..layers.unimixing import BlockMixing, bake
 from ..models.heads import Hazards, at_risk
 from ..training.checkpoints import Checkpoint
