@@ -62,13 +62,13 @@ MUTATIONS = {
         'entrances::test_recalibration_by_group_is_right_in_each_group',
     ),
     ('people', 'only whole records are known again'): (
-        'training/checkpoints.py',
+        'training/people.py',
         'return who | (record',
         'return who & (record',
         'checkpoints_honest::test_training_leaves_marks_of_everybody_it_saw',
     ),
     ('V1.13', 'the ablation passes for v1'): (
-        'training/checkpoints.py',
+        'training/architectures.py',
         "dict(mixer='traj_mixer_v1', group_wise_layer_norm=False)",
         "dict(mixer='traj_mixer_v1')",
         'checkpoints_honest::test_v1_13_ablation_is_named',
