@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from delphi_traj.data.events import (
     MAX_AGE,
     Cohort,
-    CohortError,
     FollowUpWarning,
     Vocab,
     join,
@@ -24,6 +23,7 @@ from delphi_traj.data.events import (
     subject_hash,
     write_delphi,
 )
+from delphi_traj.data.refusals import CohortError
 from lives import RECURRENT, VOCAB, a_life, cohorts, examples, table_of
 
 pytestmark = pytest.mark.filterwarnings('ignore::delphi_traj.data.events.FollowUpWarning')
@@ -517,6 +517,17 @@ def test_unknown_name_gets_the_nearest():
     "An unknown code name is an error that lists the nearest names."
     with pytest.raises(CohortError, match="unknown code 'Beach'; nearest: .*Beech"):
         VOCAB.id('Beach')
+
+
+def test_where_vocabularies_part():
+    "Two lists of codes are compared in words, also where one of them is the shorter."
+    ash, both = make_vocab(['Ash'], death=None), make_vocab(['Ash', 'Beech'], death=None)
+    assert ash.difference(both) == both.difference(ash) == 'the shorter list begins the longer one'
+    other = make_vocab(['Oak', 'Beech'])
+    assert both.difference(other) == "they part at id 4: 'Ash' against 'Oak'"
+    with pytest.raises(CohortError, match='the shorter list begins the longer one'):
+        ash.require(both)
+    assert both.difference(both) == ''
 
 
 def test_vocab_fingerprint(tmp_path):

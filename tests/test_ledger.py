@@ -29,12 +29,8 @@ from delphi_traj.layers.mixers import (
     make_stage,
 )
 from delphi_traj.models.delphi import Block, Delphi, DelphiConfig, traj_mixer_v1, traj_mixer_v5
-from delphi_traj.training.checkpoints import (
-    CheckpointError,
-    load_checkpoint,
-    save_checkpoint,
-    train_config,
-)
+from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint, train_config
+from delphi_traj.training.files import CheckpointError
 from lives import VOCAB, redraw, tiny_config
 
 ROOT = Path(__file__).parents[1]

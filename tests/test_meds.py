@@ -20,7 +20,6 @@ from meds import CodeMetadataSchema, DataSchema, DatasetMetadataSchema, SubjectS
 from delphi_traj.data import meds as module
 from delphi_traj.data.events import (
     Cohort,
-    CohortError,
     FollowUpWarning,
     load_cohort,
     make_vocab,
@@ -39,6 +38,7 @@ from delphi_traj.data.meds import (
     write_cohort,
     write_meds,
 )
+from delphi_traj.data.refusals import CohortError
 from lives import RECURRENT, VOCAB, cohorts, examples
 
 pytestmark = pytest.mark.filterwarnings('ignore::delphi_traj.data.events.FollowUpWarning')
@@ -899,7 +899,7 @@ def test_omop_codes(omop):
         (dict(person=None), 'found no person.parquet or .csv'),
         (
             dict(condition_occurrence=CONDITION.drop(columns='condition_concept_id')),
-            "expected also 'condition_concept_id'",
+            r"expected also \['condition_concept_id'\]",
         ),
         (dict(person=PERSON.drop(columns='year_of_birth')), r"expected also \['year_of_birth'\]"),
         (

@@ -14,6 +14,7 @@ BATCH = 'data/batches.py'
 EVENTS = 'data/events.py'
 SIM = 'data/simulator.py'
 SAVE, LOOP = 'training/checkpoints.py', 'training/loop.py'
+TAGS = 'training/architectures.py'
 V1_SHAPES = (
     'self.gate_proj = unfilled(d, g, h)\n        self.value_proj = unfilled(d, g, h)\n'
     '        self.output_proj = unfilled(d, h, g)'
@@ -142,7 +143,7 @@ MUTATIONS = {
         'ledger::test_v1_16',
     ),
     ('V1.17', 'a value of section 11'): (
-        SAVE,
+        TAGS,
         "attention_output_projection='unchanged'",
         "attention_output_projection='removed'",
         'ledger::test_v1_17',
@@ -280,7 +281,7 @@ MUTATIONS = {
         'ledger::test_v5_14',
     ),
     ('V5.15', 'a value of section 11'): (
-        SAVE,
+        TAGS,
         'intra_gate_initial_sigmoid=0.1',
         'intra_gate_initial_sigmoid=0.5',
         'ledger::test_v5_15',

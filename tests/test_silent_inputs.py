@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delphi_traj.data.events import (
-    CohortError,
     FollowUpWarning,
     Vocab,
     load_cohort,
@@ -21,6 +20,7 @@ from delphi_traj.data.events import (
     read_frame,
 )
 from delphi_traj.data.meds import read_cohort, read_meds, read_omop, rows_accounted_for
+from delphi_traj.data.refusals import CohortError
 from delphi_traj.models.heads import marginal_log_rates
 from lives import examples
 

@@ -4,12 +4,11 @@
 
 # %% auto #0
 __all__ = ['DAY', 'FAMILIES', 'SEX_WORDS', 'SEX_CODES', 'SPECIAL', 'START', 'END', 'RESERVED', 'MORE_CODES', 'OMOP', 'days_of',
-           'refuse_at', 'typed_table', 'refuse_row', 'is_code', 'today', 'Record', 'leave_out_future', 'cohort_of',
+           'typed_table', 'refuse_row', 'is_code', 'today', 'Record', 'leave_out_future', 'cohort_of',
            'rows_accounted_for', 'declared_splits', 'read_meds', 'meds_table', 'write_folder', 'write_meds',
            'read_omop', 'cohort_format', 'read_cohort', 'write_cohort', 'convert']
 
 # %% ../../nbs/04_meds.ipynb #7b8feafd
-import difflib
 import json
 import os
 import re
@@ -28,19 +27,26 @@ from flexible_schema import SchemaValidationError, TableValidationError
 from meds import CodeMetadataSchema, DataSchema, DatasetMetadataSchema, SubjectSplitSchema
 from pandas.api.types import union_categoricals
 
-from .. import __version__
+import delphi_traj
 from delphi_traj.data.events import (
     Cohort,
-    CohortError,
     Vocab,
     count_bounds,
     load_cohort,
     make_vocab,
     read_delphi,
     read_delphi_labels,
-    trimmed,
     write_delphi,
     write_whole,
+)
+from delphi_traj.data.refusals import (
+    CohortError,
+    nearest,
+    refuse_at,
+    require_choice,
+    require_columns,
+    trimmed,
+    whole_numbers,
 )
 
 # %% ../../nbs/04_meds.ipynb #6d3233fd
@@ -51,20 +57,6 @@ def days_of(time) -> np.ndarray:  # float64, days since 1970-01-01; NaN where th
     "Whole days of a pyarrow column of timestamp[us], the time of day cut off."
     missing = time.is_null().to_numpy()
     return np.where(missing, np.nan, time.cast(pa.int64()).fill_null(0).to_numpy() // DAY)
-
-# %% ../../nbs/04_meds.ipynb #bbbe52a7
-def refuse_at(place, bad, what, expected, subject=None, row=None):
-    """Raise `CohortError` at the first True of `bad`: place, row, subject; `what` is called with
-    its position."""
-    bad = np.asarray(bad)
-    if not bad.any():
-        return
-    i = int(bad.argmax())
-    whose = '' if subject is None else f' (subject {list(subject)[i]})'
-    raise CohortError(
-        f'{place}, row {i if row is None else row}{whose}: found {what(i)}; expected {expected}. '
-        f'{int(bad.sum()):,} such row(s)'
-    )
 
 # %% ../../nbs/04_meds.ipynb #3900079f
 FAMILIES = {
@@ -167,7 +159,7 @@ def _refuse_nulls(path, table):
             table[name].is_null().to_numpy(),
             lambda i: f'no {name}',
             'one in every row',
-            subject,
+            subject=subject,
         )
 
 # %% ../../nbs/04_meds.ipynb #dd28ed30
@@ -194,16 +186,16 @@ def _stacked(tables):
     return rows
 
 # %% ../../nbs/04_meds.ipynb #e5a1fe65
-def refuse_row(rows, bad, what, expected):
-    """Raise `CohortError` at the first True of `bad`, with its file, row and subject; `what` is
+def refuse_row(rows, bad, found, expected):
+    """Raise `CohortError` at the first True of `bad`, with its file, row and subject; `found` is
     called with its row."""
-    bad = np.asarray(bad)
-    if not bad.any():
-        return
-    r = rows.iloc[int(bad.argmax())]
-    raise CohortError(
-        f'{r.file}, row {r.row} (subject {r.subject_id}): found {what(r)}; expected {expected}. '
-        f'{int(bad.sum()):,} such row(s)'
+    refuse_at(
+        rows.file,
+        bad,
+        lambda i: found(rows.iloc[i]),
+        expected,
+        subject=rows.subject_id,
+        row=rows.row,
     )
 
 # %% ../../nbs/04_meds.ipynb #2be12565
@@ -277,9 +269,9 @@ def _part(code, rules):
 def _unmatched(rows, what, code, hint, found, source):
     """The error where no row has the code of birth or death: near names, and codes that behave as
     it would."""
-    near = difflib.get_close_matches(str(code), list(rows.code.cat.categories), n=3, cutoff=0.4)
+    near = nearest(code, rows.code.cat.categories)
     return CohortError(
-        f'{source}: no {what}s matched the code {code!r}; nearest: {near or "none"}; {hint}: '
+        f'{source}: no {what}s matched the code {code!r}; {near}; {hint}: '
         f'{found or "none"}; pass {what}='
     )
 
@@ -355,9 +347,8 @@ def _bound_by_code(code, part, rows):
     mine = [c for c in rows.code.cat.categories if is_code(c, code)]
     day = rows[rows.code.isin(mine)].groupby('subject_id').day
     if not len(day):
-        near = difflib.get_close_matches(code, list(rows.code.cat.categories), n=3, cutoff=0.4)
         raise CohortError(
-            f'{part}={code!r}: found no row with this code; nearest: {near or "none"}; '
+            f'{part}={code!r}: found no row with this code; {nearest(code, rows.code.cat.categories)}; '
             'expected a code of the data, a date as in 2020-12-31, or a mapping'
         )
     return day.min() if part == 'start' else day.max()
@@ -377,16 +368,18 @@ def _given_days(given, part, people):
         days.isna() & given.notna(),
         lambda i: repr(given.tolist()[i]),
         'a date as in 2020-12-31',
-        ids,
+        subject=ids,
     )
     refuse_at(
         place,
         days > today(),
         lambda i: f'{given.tolist()[i]!r}, still to come',
         'dates up to today',
-        ids,
+        subject=ids,
     )
-    refuse_at(place, ids.duplicated(), lambda i: 'a second date', 'one for each subject', ids)
+    refuse_at(
+        place, ids.duplicated(), lambda i: 'a second date', 'one for each subject', subject=ids
+    )
     if len(ids) and not ids.isin(people).any():
         raise CohortError(
             f'{place}: found {ids[0]!r} and {len(ids) - 1} more subjects, none of the data; '
@@ -557,11 +550,8 @@ def _leave_out_unknown(record, names, vocab, unknown):
     "Refuse or drop codes whose name is not in the vocabulary."
     strange = record.rows.code.isin({c for c, n in names.items() if n not in vocab._ids})
 
-    def near(name):
-        return difflib.get_close_matches(name, vocab.names, n=3, cutoff=0.4) or 'none'
-
     def found(r):
-        return f'the unknown code {names[r.code]!r} (nearest: {near(names[r.code])})'
+        return f'the unknown code {names[r.code]!r} ({nearest(names[r.code], vocab.names)})'
 
     if unknown == 'error':
         refuse_row(record.rows, strange, found, "names of the vocabulary, or unknown='drop'")
@@ -681,7 +671,7 @@ def declared_splits(folder) -> pd.Series:  # index subject_id; empty where a fol
         other,
         lambda i: f'split {table.split[i]!r} after {first[table.subject_id[i]]!r}',
         'one split per subject',
-        table.subject_id,
+        subject=table.subject_id,
     )
     return first
 
@@ -774,7 +764,7 @@ def read_meds(
 ) -> Cohort:  # of a vocabulary that is made here
     """Read a folder in MEDS form; raises `CohortError` with file, row and subject; `report`
     accounts for every row."""
-    _check_modes(unknown=unknown, outside=outside, no_birth=no_birth)
+    require_choice(('error', 'drop'), unknown=unknown, outside=outside, no_birth=no_birth)
     folder, declared = Path(folder), _declared(Path(folder))
     known, named = _declared_vocab(folder, declared)
     rules = _rules(
@@ -794,13 +784,6 @@ def read_meds(
     return cohort_of(
         record, vocab, translate, unknown, outside, first_occurrence, death, sex_tokens, str(folder)
     )
-
-# %% ../../nbs/04_meds.ipynb #6ae80c4a
-def _check_modes(**modes):
-    "Refuse anything but 'error' and 'drop'."
-    for name, mode in modes.items():
-        if mode not in ('error', 'drop'):
-            raise ValueError(f"{name}={mode!r}; expected 'error' or 'drop'")
 
 # %% ../../nbs/04_meds.ipynb #5e85c76c
 def _rules(birth, death, start, end, sex, keep):
@@ -978,7 +961,7 @@ def _dataset(vocab, name, birth_date):
     said = {
         'dataset_name': name,
         'etl_name': 'delphi_traj',
-        'etl_version': __version__,
+        'etl_version': delphi_traj.__version__,
         'meds_version': '0.4.1',
         'delphi_traj': {
             'made_up_birth_date': str(np.datetime64(birth_date, 'D')),
@@ -1119,9 +1102,7 @@ def _omop_table(folder, name, needed=False):
         return None
     table = _open(path).read().to_pandas() if path.suffix == '.parquet' else _omop_csv(path)
     table.columns = table.columns.str.lower()
-    missing = [c for c in OMOP[name] if c not in table]
-    if missing:
-        raise CohortError(f'{path}: found columns {list(table.columns)}; expected also {missing}')
+    require_columns(table, OMOP[name], path)
     return table
 
 # %% ../../nbs/04_meds.ipynb #2745cb24
@@ -1134,20 +1115,6 @@ def _omop_csv(path):
     }
     return pd.read_csv(path, low_memory=False, dtype=text)
 
-# %% ../../nbs/04_meds.ipynb #10a6f01c
-def _omop_ids(values, place):
-    "A column of whole ids, int64; refuses a missing one with its row."
-    if pd.api.types.is_integer_dtype(values) and not values.isna().any():
-        return values.to_numpy(np.int64)
-    numbers = pd.to_numeric(values, errors='coerce')
-    refuse_at(
-        place,
-        numbers.astype(float) % 1 != 0,
-        lambda i: f'{values.name} {values.tolist()[i]!r}',
-        'a whole number',
-    )
-    return numbers.to_numpy(np.int64)  # not by way of float, where ids above 2**53 would meet
-
 # %% ../../nbs/04_meds.ipynb #6e3dd18b
 def _omop_days(table, column, place):
     "A date column as days since 1970-01-01; refuses a missing or unreadable one with its row."
@@ -1157,7 +1124,7 @@ def _omop_days(table, column, place):
         days.isna(),
         lambda i: f'{column} {table[column].tolist()[i]!r}',
         'a date as in 2001-02-03',
-        table.person_id,
+        subject=table.person_id,
     )
     return days.to_numpy()
 
@@ -1205,10 +1172,7 @@ def _omop_codes(folder, values, name):
     concepts = _omop_table(folder, 'concept')
     if concepts is None or not str(values.name).endswith('concept_id'):
         return _bare(values.astype(str).where(wanted))
-    if name not in concepts:
-        raise CohortError(
-            f'{folder}/concept: found columns {list(concepts.columns)}; expected also {name!r}'
-        )
+    require_columns(concepts, [name], f'{folder}/concept')
     named = (
         concepts.dropna(subset=name)
         .drop_duplicates('concept_id')
@@ -1227,13 +1191,10 @@ def _omop_events(folder, column, name):
     "Rows of conditions: subject_id, day, code (None: without a concept), file, row, part."
     events = _omop_table(folder, 'condition_occurrence', True)
     place = f'{folder}/condition_occurrence'
-    if column not in events:
-        raise CohortError(
-            f'{place}: found columns {list(events.columns)}; expected also {column!r}'
-        )
+    require_columns(events, [column], place)
     return pd.DataFrame(
         {
-            'subject_id': _omop_ids(events.person_id, place),
+            'subject_id': whole_numbers(events.person_id, 'person_id', place),
             'day': _omop_days(events, 'condition_start_date', place),
             'code': _omop_codes(folder, events[column], name),
             'file': place,
@@ -1250,7 +1211,7 @@ def _omop_deaths(folder):
         return None
     return pd.DataFrame(
         {
-            'subject_id': _omop_ids(dead.person_id, place),
+            'subject_id': whole_numbers(dead.person_id, 'person_id', place),
             'day': _omop_days(dead, 'death_date', place),
             'code': meds.death_code,
             'file': place,
@@ -1269,7 +1230,7 @@ def _periods_so_far(first, last, outside, place, report):
             late,
             lambda i: f'a period to {_date(last.iloc[i])}, still to come',
             "dates up to today, or outside='drop', after which such a bound counts as not given",
-            last.index,
+            subject=last.index,
         )
     report['bounds of periods after today left out'] = int(
         (first > today()).sum() + (last > today()).sum()
@@ -1283,7 +1244,7 @@ def _omop_periods(folder, outside, report):
     table, place = _omop_table(folder, 'observation_period'), f'{folder}/observation_period'
     if table is None:
         return None, None
-    ids = _omop_ids(table.person_id, place)
+    ids = whole_numbers(table.person_id, 'person_id', place)
     first, last = (
         pd.Series(_omop_days(table, f'observation_period_{p}_date', place), ids)
         for p in ('start', 'end')
@@ -1299,13 +1260,13 @@ def _omop_periods(folder, outside, report):
 def _omop_people(folder, record, no_birth, outside):
     "Fill in birth, sex and window of everybody in `person`."
     person, place, rows = _omop_table(folder, 'person', True), f'{folder}/person', record.rows
-    ids = _omop_ids(person.person_id, place)
+    ids = whole_numbers(person.person_id, 'person_id', place)
     refuse_at(
         place,
         pd.Series(ids).duplicated(),
         lambda i: 'a second row for this person',
         'one row each',
-        ids,
+        subject=ids,
     )
     refuse_row(
         rows,
@@ -1339,7 +1300,7 @@ def _omop_unborn(record, place, no_birth):
             unborn,
             lambda i: 'no date of birth that has come',
             "year_of_birth or birth_datetime, or no_birth='drop'",
-            record.people.index,
+            subject=record.people.index,
         )
     record.report['people without a birth dropped'] = int(unborn.sum())
     _drop_people(record, unborn, 'rows of people without a birth dropped')
@@ -1360,7 +1321,7 @@ def read_omop(
 ) -> Cohort:  # of a vocabulary that is made here
     "Read tables of the OMOP common data model; raises `CohortError` with table, row and person."
     folder = Path(folder)
-    _check_modes(unknown=unknown, outside=outside, no_birth=no_birth)
+    require_choice(('error', 'drop'), unknown=unknown, outside=outside, no_birth=no_birth)
     events, dead = _omop_events(folder, column, name), _omop_deaths(folder)
     rows = _stacked([events] if dead is None else [events, dead])
     record = Record(rows, None, {'rows read': len(rows)})
@@ -1484,10 +1445,7 @@ def write_cohort(
 ) -> list:  # of `write_meds`
     "Write a cohort and give the paths that were written."
     path = Path(path)
-    if format not in ('meds', 'csv'):
-        raise ValueError(
-            f"format={format!r}; expected 'meds' or 'csv', or a path that ends in .bin"
-        )
+    require_choice(('meds', 'csv'), format=format)
     if path.suffix == '.bin':
         return _write_bin(cohort, path)
     if format == 'meds':

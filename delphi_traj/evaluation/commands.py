@@ -20,7 +20,7 @@ import torch
 
 # %% ../../nbs/51_commands.ipynb #cf80d0ae
 from ..data.batches import CENTURY
-from ..data.events import Cohort, CohortError, Vocab, write_whole
+from ..data.events import Cohort, Vocab, write_whole
 from delphi_traj.data.meds import (
     _declared,
     _declared_vocab,
@@ -31,10 +31,12 @@ from delphi_traj.data.meds import (
     write_cohort,
     write_folder,
 )
+from ..data.refusals import CohortError
 from ..data.simulator import make_world, simulate
 from ..models.delphi import traj_mixer_v5
 from ..models.event_trajectory import event_trajectory_shared_v2
-from ..training.checkpoints import architecture, load_checkpoint
+from ..training.architectures import architecture
+from ..training.checkpoints import load_checkpoint
 from delphi_traj.training.loop import (
     TrainOptions,
     build_model,
@@ -58,22 +60,15 @@ from delphi_traj.evaluation.figures import (
     save_figure,
     training_figure,
 )
-from delphi_traj.evaluation.futures import (
-    ENDED,
-    REASONS,
-    Futures,
-    _row_reasons,
-    landmark_inputs,
-    sample_futures,
-)
+from .futures import ENDED, Futures, sample_futures
 from delphi_traj.evaluation.metrics import (
     AgeSexBaseline,
     check_replicates,
     incidence,
     log_hazard_at,
-    oracle_log_hazard,
     rows_at,
 )
+from .oracle import oracle_log_hazard
 from delphi_traj.evaluation.report import (
     Assessment,
     Settings,
@@ -88,6 +83,7 @@ from delphi_traj.evaluation.report import (
     table_csv,
     write_report,
 )
+from .risk import REASONS, landmark_inputs, row_reasons
 
 # %% ../../nbs/51_commands.ipynb #7d419a77
 def _names_only(data) -> bool:
@@ -377,7 +373,7 @@ def _landmark_days(cohort, landmark):  # 'start', 'end', or years of age -> days
 # %% ../../nbs/51_commands.ipynb #e9012367
 def _left_out(cohort, when, landmark) -> pd.DataFrame:  # subject_id, reason
     "Who can have no future, and why; refuses a landmark at which nobody has one."
-    why = _row_reasons(cohort, when, CENTURY)
+    why = row_reasons(cohort, when, CENTURY)
     at = why > 0
     reason = np.array(REASONS, dtype=object)[why[at]]
     table = pd.DataFrame({'subject_id': cohort.subjects.subject_id[at], 'reason': reason})

@@ -58,7 +58,7 @@ from delphi_traj.evaluation.figures import (
     futures_figure,
     incidence_figure,
 )
-from .futures import ENDED, known_at, risk, sample_futures
+from .futures import ENDED, sample_futures
 from delphi_traj.evaluation.metrics import (
     DAYS_PER_YEAR,
     AgeSexBaseline,
@@ -70,12 +70,13 @@ from delphi_traj.evaluation.metrics import (
     log_hazard_at,
     model_nll,
     multiplicities,
-    oracle_log_hazard,
     predictor_likelihoods,
     predictor_scores,
     side_by_side,
     stacked,
 )
+from .oracle import oracle_log_hazard
+from .risk import known_at, risk
 from ..training.checkpoints import Checkpoint
 from ..training.loop import say
 

@@ -39,14 +39,10 @@ from ..layers.mixers import MIXERS
 from ..models.delphi import Delphi, DelphiConfig, traj_mixer_v1, traj_mixer_v5
 from ..models.event_trajectory import EventTrajectoryConfig, event_trajectory_shared_v2
 from ..models.heads import marginal_log_rates, set_base_rate
-from delphi_traj.training.checkpoints import (
-    ARCHITECTURES,
-    architecture,
-    load_checkpoint,
-    load_training_state,
-    save_checkpoint,
-    seen_people,
-)
+from .architectures import ARCHITECTURES, architecture
+from .checkpoints import load_checkpoint, save_checkpoint
+from .people import seen_people
+from .states import load_training_state
 
 # %% ../../nbs/31_training.ipynb #dddf488b
 @dataclass
