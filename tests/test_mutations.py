@@ -258,19 +258,19 @@ MUTATIONS = {
         'ledger::test_v5_13',
     ),
     ('V5.13', 'the log gives the total for the trainable count'): (
-        LOOP,
+        'commands.py',
         '{model.parameter_count(trainable=True):,}',
         '{model.parameter_count():,}',
         'ledger::test_v5_13_the_log_prints_both_counts',
     ),
     ('V5.13', 'the log gives the trainable count for the total'): (
-        LOOP,
+        'commands.py',
         '{model.parameter_count():,} parameters, {',
         '{model.parameter_count(trainable=True):,} parameters, {',
         'ledger::test_v5_13_the_log_prints_both_counts',
     ),
     ('V5.13', 'the trainable count is not printed'): (
-        LOOP,
+        'commands.py',
         ', {model.parameter_count(trainable=True):,} ',
         ' ',
         'ledger::test_v5_13_the_log_prints_both_counts',
