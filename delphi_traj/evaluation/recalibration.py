@@ -17,7 +17,7 @@ from torch import nn
 from ..data.batches import Batches
 from ..data.events import Cohort, FollowUpWarning, days_of_years
 from .risk import at_rest
-from ..models.delphi import Recalibration
+from ..models.sequence import Recalibration
 from ..models.heads import at_risk
 
 # %% ../../nbs/46_recalibration.ipynb #fd30b06e
