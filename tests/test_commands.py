@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delphi_traj.data.events import Cohort, make_vocab
-from delphi_traj.data.meds import read_cohort, write_cohort
+from delphi_traj.data.formats import read_cohort, write_cohort
 from delphi_traj.data.simulator import simulate
 from delphi_traj.evaluation import commands
 from delphi_traj.evaluation.commands import (

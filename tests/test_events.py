@@ -16,13 +16,10 @@ from delphi_traj.data.events import (
     FollowUpWarning,
     Vocab,
     join,
-    load_cohort,
     make_vocab,
-    read_delphi,
-    read_frame,
     subject_hash,
-    write_delphi,
 )
+from delphi_traj.data.files import load_cohort, read_delphi, read_frame, write_delphi
 from delphi_traj.data.refusals import CohortError
 from lives import RECURRENT, VOCAB, a_life, cohorts, examples, table_of
 

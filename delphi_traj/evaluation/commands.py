@@ -21,16 +21,9 @@ import torch
 # %% ../../nbs/51_commands.ipynb #cf80d0ae
 from ..data.batches import CENTURY
 from ..data.events import Cohort, Vocab, write_whole
-from delphi_traj.data.meds import (
-    _declared,
-    _declared_vocab,
-    _holds_delphi,
-    cohort_format,
-    convert,
-    read_cohort,
-    write_cohort,
-    write_folder,
-)
+from ..data.files import write_folder
+from ..data.formats import cohort_format, convert, read_cohort, write_cohort
+from ..data.meds import _declared, _declared_vocab, _holds_delphi
 from ..data.refusals import CohortError
 from ..data.simulator import make_world, simulate
 from ..models.delphi import traj_mixer_v5
