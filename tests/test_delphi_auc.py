@@ -27,7 +27,7 @@ from delphi_traj.evaluation.delphi_auc import (
     row_uniforms,
     summarise_delphi_auc,
 )
-from delphi_traj.evaluation.metrics import oracle_log_hazard
+from delphi_traj.evaluation.oracle import oracle_log_hazard
 from delphi_traj.models.event_trajectory import EventTrajectory, event_trajectory_shared_v2
 from lives import RECURRENT, VOCAB, cohorts, examples, redraw, tiny_model
 

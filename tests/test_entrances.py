@@ -14,15 +14,9 @@ from delphi_traj.data.files import read_frame
 from delphi_traj.data.refusals import CohortError
 from delphi_traj.data.simulator import simulate
 from delphi_traj.evaluation.export import export_program, load_program
-from delphi_traj.evaluation.futures import (
-    RateWarning,
-    cif_next,
-    landmark_inputs,
-    risk,
-    risk_mc,
-    sample_futures,
-)
+from delphi_traj.evaluation.futures import risk_mc, sample_futures
 from delphi_traj.evaluation.recalibration import base_rate_recalibration, observed_and_expected
+from delphi_traj.evaluation.risk import RateWarning, cif_next, landmark_inputs, risk
 from delphi_traj.models.delphi import NO_RATES, Recalibration
 from delphi_traj.models.heads import set_base_rate
 from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint
@@ -183,7 +177,7 @@ def test_results_of_objective_delphi_say_that_they_are_no_rates(how):
     assert not right.caution and 'Caution' not in repr(right)
 
 
-@pytest.mark.filterwarnings('ignore::delphi_traj.evaluation.futures.RateWarning')
+@pytest.mark.filterwarnings('ignore::delphi_traj.evaluation.risk.RateWarning')
 def test_a_table_and_a_risk_of_futures_keep_the_caution():
     model, mine = model_of('delphi'), people(VOCAB)
     assert risk(model, mine, 18_600, 5).frame().attrs['caution'] == NO_RATES

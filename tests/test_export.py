@@ -23,13 +23,14 @@ from delphi_traj.evaluation.export import (
     program_inputs,
     traced,
 )
-from delphi_traj.evaluation.futures import landmark_inputs
 from delphi_traj.evaluation.metrics import log_hazard_at
+from delphi_traj.evaluation.risk import landmark_inputs
 from delphi_traj.layers.mixers import MIXERS
 from delphi_traj.models.delphi import DelphiConfig
 from delphi_traj.models.event_trajectory import event_trajectory_shared_v2
 from delphi_traj.models.heads import Hazards
-from delphi_traj.training.checkpoints import CheckpointError, load_checkpoint, save_checkpoint
+from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint
+from delphi_traj.training.files import CheckpointError
 from delphi_traj.training.loop import build_model
 from lives import DISEASES, VOCAB
 

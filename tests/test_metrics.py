@@ -28,8 +28,6 @@ from delphi_traj.evaluation.metrics import (
     macro_auc,
     model_nll,
     multiplicities,
-    oracle_log_hazard,
-    oracle_risk,
     outcomes_at,
     paired_differences,
     predictor_likelihoods,
@@ -40,6 +38,7 @@ from delphi_traj.evaluation.metrics import (
     without_auc,
     years_of_days,
 )
+from delphi_traj.evaluation.oracle import oracle_log_hazard, oracle_risk
 from delphi_traj.models.delphi import Delphi, DelphiConfig
 
 

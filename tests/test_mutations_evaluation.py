@@ -3,13 +3,14 @@ changes, each of which must make its test fail."""
 
 from mutations import checks_of
 
-MODULES = ('futures', 'delphi_auc', 'calibration', 'commands', 'metrics')
-FUT, AUC, CAL, COM, MET = (f'evaluation/{name}.py' for name in MODULES)
+MODULES = ('risk', 'futures', 'oracle', 'delphi_auc', 'calibration', 'metrics')
+RSK, FUT, ORC, AUC, CAL, MET = (f'evaluation/{name}.py' for name in MODULES)
+COM = 'commands.py'
 # (subject, what is broken): (module, text that stands in it exactly once, text in its place, test
 # that must fail)
 MUTATIONS = {
     ('risk', 'death competes with itself'): (
-        FUT,
+        RSK,
         '(rival >= 0) & (rival != k)',
         '(rival >= 0)',
         'futures::test_exponential_risk_is_its_integral',
@@ -134,8 +135,8 @@ MUTATIONS = {
         'interval(replicates[a] - replicates[b][::-1])',
         'metrics::test_a_paired_interval_is_narrower_than_the_marginal_ones',
     ),
-    ('metrics', 'what is brought along is forgotten'): (
-        MET,
+    ('the oracle', 'what is brought along is forgotten'): (
+        ORC,
         'codes = can[goes_on] & brought(cause)',
         'codes = can[goes_on] & False',
         'metrics::test_a_disease_that_is_brought_along_acts_on_the_others',

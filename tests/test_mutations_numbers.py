@@ -38,7 +38,7 @@ MUTATIONS = {
         'silent_inputs::test_a_date_to_come_is_refused_or_counted',
     ),
     ('codes', 'people with other codes get risks'): (
-        'evaluation/futures.py',
+        'evaluation/risk.py',
         "is not None: model.vocab.require(cohort.vocab)",
         'is not None: pass',
         'entrances::test_people_with_other_codes_are_refused',
@@ -62,13 +62,13 @@ MUTATIONS = {
         'entrances::test_recalibration_by_group_is_right_in_each_group',
     ),
     ('people', 'only whole records are known again'): (
-        'training/checkpoints.py',
+        'training/people.py',
         'return who | (record',
         'return who & (record',
         'checkpoints_honest::test_training_leaves_marks_of_everybody_it_saw',
     ),
     ('V1.13', 'the ablation passes for v1'): (
-        'training/checkpoints.py',
+        'training/architectures.py',
         "dict(mixer='traj_mixer_v1', group_wise_layer_norm=False)",
         "dict(mixer='traj_mixer_v1')",
         'checkpoints_honest::test_v1_13_ablation_is_named',

@@ -27,12 +27,12 @@ from delphi_traj.evaluation.metrics import (
     interval,
     labels_of_rows,
     multiplicities,
-    oracle_risk,
     paired_differences,
     weighted_auc,
     whole_days,
     years_of_days,
 )
+from .oracle import oracle_risk
 
 # %% ../../nbs/45_calibration.ipynb #437a6777
 @dataclass

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from ..data.batches import Batch, collate, person_uniforms
 from ..data.events import Cohort
-from .futures import at_rest
 from .metrics import DAYS_PER_YEAR, days_of_years
+from .risk import at_rest
 
 # %% ../../nbs/44_delphi_auc.ipynb #516c3b13
 def earlier_input(

@@ -21,10 +21,11 @@ from torch import nn
 
 from ..data.batches import Batch
 from ..data.events import Vocab, write_whole
-from .futures import landmark_inputs
+from .risk import landmark_inputs
 from ..layers.unimixing import BlockMixing, bake
 from ..models.heads import Hazards, at_risk
-from ..training.checkpoints import Checkpoint, CheckpointError
+from ..training.checkpoints import Checkpoint
+from ..training.files import CheckpointError
 
 # %% ../../nbs/50_export.ipynb #15804558
 INPUTS = ('token', 'age', 'sex', 'valid', 'had', 'clock', 'query_age')

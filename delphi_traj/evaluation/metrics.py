@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['NOT_FOLLOWED', 'N_AGES', 'MIN_REPLICATES', 'whole_days', 'Outcome', 'first_after', 'free_of', 'watched',
            'landmark_outcome', 'labels_of_rows', 'age_and_sex', 'weighted_auc', 'without_auc', 'landmark_auc',
-           'macro_auc', 'oracle_log_hazard', 'oracle_risk', 'lived', 'lexis', 'age_sex_features', 'AgeSexBaseline',
-           'model_nll', 'log_hazard_at', 'rows_at', 'stacked', 'outcomes_at', 'multiplicities', 'check_replicates',
-           'bootstrap_macro', 'bootstrap_lead', 'paired_differences', 'interval', 'incidence', 'Evaluation',
-           'predictor_scores', 'predictor_likelihoods', 'side_by_side', 'evaluate']
+           'macro_auc', 'lived', 'lexis', 'age_sex_features', 'AgeSexBaseline', 'model_nll', 'log_hazard_at', 'rows_at',
+           'stacked', 'outcomes_at', 'multiplicities', 'check_replicates', 'bootstrap_macro', 'bootstrap_lead',
+           'paired_differences', 'interval', 'incidence', 'Evaluation', 'predictor_scores', 'predictor_likelihoods',
+           'side_by_side', 'evaluate']
 
 # %% ../../nbs/43_metrics.ipynb #3a920ef1
 from dataclasses import dataclass
@@ -24,14 +24,9 @@ from sklearn.metrics import roc_auc_score
 
 from ..data.batches import Batches
 from ..data.events import DAYS_PER_YEAR, Cohort, days_of_years, years_of_days
-from delphi_traj.data.simulator import (
-    World,
-    gompertz_cumulative,
-    gompertz_draw,
-    intervals,
-    oracle_nll,
-)
-from .futures import at_rest, landmark_inputs
+from ..data.simulator import intervals, oracle_nll
+from .oracle import oracle_log_hazard, oracle_risk
+from .risk import at_rest, landmark_inputs
 from ..models.heads import competing_loss
 from ..training.loop import mean_loss
 
@@ -279,102 +274,6 @@ def landmark_auc(
 def macro_auc(table: pd.DataFrame) -> float:  # NaN where no code was left
     "Mean AUC over the codes of a table, each counted once."
     return float(table.auc.mean())
-
-# %% ../../nbs/43_metrics.ipynb #bf96ddd5
-def oracle_log_hazard(
-    world,
-    cohort: Cohort,
-    landmark,  # days, number or [n]
-) -> np.ndarray:  # [n k] over the vocabulary, log per year
-    """True log hazards at the landmark; NaN for codes that are no causes, -inf where the hazard is
-    zero."""
-    landmark = np.broadcast_to(np.asarray(landmark), len(cohort))
-    out = np.full((len(cohort), len(cohort.vocab)), np.nan)
-    out[:, cohort.vocab.of_kind('disease', 'death')] = world.log_hazard_at(cohort, landmark)
-    return out
-
-# %% ../../nbs/43_metrics.ipynb #da509f33
-def _clocks(rng, n, size, shared):  # -> n arrays [size k] or, shared, [1 k]
-    "Draws of Exponential(1) for `n` futures; shared ones are stratified over the futures."
-    if not shared:
-        return (rng.exponential(size=size) for _ in range(n))
-    cell = rng.permuted(np.repeat(np.arange(n)[:, None, None], size[1], axis=2), axis=0)
-    return -np.log1p(-(cell + rng.random(cell.shape)) / n)
-
-# %% ../../nbs/43_metrics.ipynb #c9715a57
-def _companions(rng, world, shared):  # -> f(causes [m]) -> bool [m k]
-    "Which codes a cause brings along on its day; shared: the same answer for everybody."
-    k = len(world.log_rate)
-    if not shared:
-        return lambda cause: rng.random((len(cause), k)) < world.together[cause]
-    brought = rng.random((k, k)) < world.together
-    return lambda cause: brought[cause]
-
-# %% ../../nbs/43_metrics.ipynb #74479721
-def _next(world, mortal, clock, age, sex, had, until):
-    """The next event: age in years, cause; and each cause's own cumulative hazard until then or
-    `until`."""
-    log_rate, age = world.own_log_hazard(sex, had), age[:, None]
-    with np.errstate(over='ignore', divide='ignore'):
-        when = np.where(
-            np.isfinite(log_rate), gompertz_draw(log_rate, world.slope, age, clock), np.inf
-        )
-    if not mortal:
-        when[:, -1] = np.inf
-    stop = np.minimum(when.min(1), until)[:, None]
-    return when.min(1), when.argmin(1), gompertz_cumulative(log_rate, world.slope, age, stop)
-
-# %% ../../nbs/43_metrics.ipynb #a0f634c2
-def _future(
-    world, mortal, clock, brought, age, sex, had, until
-):  # [n k], f, years [n], [n], [n k], years [n]
-    """Cumulative hazards [n k] along a path of each person, up to death or `until`; not mortal:
-    nobody dies."""
-    age, had, live, total = age.copy(), had.copy(), np.arange(len(age)), np.zeros(had.shape)
-    clock = np.broadcast_to(clock, had.shape).copy()
-    while len(live):
-        when, cause, own = _next(
-            world, mortal, clock[live], age[live], sex[live], had[live], until[live]
-        )
-        can = ~had[live] & np.isfinite(world.by_sex.T[sex[live]])
-        total[live] += np.where(can, own + own @ world.together, 0.0)  # by itself or brought along
-        clock[live] = np.maximum(clock[live] - own, 1e-300)
-        goes_on = (when <= until[live]) & (cause < had.shape[1] - 1)
-        live, cause = live[goes_on], cause[goes_on]
-        codes = can[goes_on] & brought(cause)
-        codes[np.arange(len(live)), cause] = True
-        age[live], had[live] = when[goes_on], had[live] | codes
-    return total
-
-# %% ../../nbs/43_metrics.ipynb #f7ea139a
-def oracle_risk(
-    world: World,
-    cohort: Cohort,
-    landmark,  # days, number or [n]
-    years: float,
-    n=20,  # simulated futures of each person, and as many without death
-    seed=0,
-    shared=False,  # True: the same futures for everybody, for ranks
-) -> np.ndarray:  # [n k] over the vocabulary; NaN for what is no cause
-    """True risks of the simulated world, from hazards along futures: unbiased, so near 1 it may
-    pass 1."""
-    columns = np.flatnonzero(cohort.vocab.of_kind('disease', 'death'))
-    rng = np.random.default_rng(seed)
-    landmark, sex = whole_days(landmark, len(cohort)), cohort.subjects.sex.cat.codes.to_numpy()
-    if (sex == 2).any():
-        raise ValueError('found people of unknown sex; the simulated world has two sexes')
-    had, age = ~free_of(cohort, landmark)[:, columns], landmark / DAYS_PER_YEAR
-
-    def paths(mortal):
-        for clock in _clocks(rng, n, (1 if shared else len(cohort), len(columns)), shared):
-            yield _future(
-                world, mortal, clock, _companions(rng, world, shared), age, sex, had, age + years
-            )
-
-    out = np.full((len(cohort), len(cohort.vocab)), np.nan)
-    out[:, columns] = sum(paths(True)) / n
-    out[:, columns[-1]] = 1 - sum(np.exp(-total[:, -1]) for total in paths(False)) / n
-    return out
 
 # %% ../../nbs/43_metrics.ipynb #1848d0ac
 N_AGES = 151  # one-year ages, 0 to 150

@@ -16,7 +16,7 @@ from torch import nn
 
 from ..data.batches import Batches
 from ..data.events import Cohort, FollowUpWarning, days_of_years
-from .futures import at_rest
+from .risk import at_rest
 from ..models.delphi import Recalibration
 from ..models.heads import at_risk
 
