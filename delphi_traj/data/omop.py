@@ -209,7 +209,7 @@ def _omop_periods(folder, outside, report):
         return None, None
     ids = whole_numbers(table.person_id, 'person_id', place)
     first, last = (
-        pd.Series(_omop_days(table, f'observation_period_{p}date_text', place), ids)
+        pd.Series(_omop_days(table, f'observation_period_{p}_date', place), ids)
         for p in ('start', 'end')
     )
     report['people with gaps between periods'] = int((pd.Series(ids).value_counts() > 1).sum())
