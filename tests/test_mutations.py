@@ -13,6 +13,7 @@ SEQ = 'models/sequence.py'
 HEADS = 'models/heads.py'
 BATCH = 'data/batches.py'
 EVENTS = 'data/events.py'
+FILES = 'data/files.py'
 SIM = 'data/simulator.py'
 SAVE, LOOP = 'training/checkpoints.py', 'training/loop.py'
 TAGS = 'training/architectures.py'
@@ -404,19 +405,19 @@ MUTATIONS = {
         'properties::test_cuts_change_nothing',
     ),
     ('data', 'file ids are model ids'): (
-        EVENTS,
+        FILES,
         'subject, age, file_id + 1, subjects',
         'subject, age, file_id, subjects',
         'events::test_any_small_rows',
     ),
     ('data', 'unsigned read as signed'): (
-        EVENTS,
+        FILES,
         "dtype='<u4').reshape",
         "dtype='<i4').reshape",
         'events::test_refusals',
     ),
     ('data', 'blocks are not checked'): (
-        EVENTS,
+        FILES,
         'pd.Series(subject[new]).duplicated().to_numpy()',
         'False',
         'events::test_any_small_rows',
