@@ -26,7 +26,6 @@ from delphi_traj.evaluation.futures import (
     streams,
     uniforms,
 )
-from delphi_traj.models.sequence import Histories, Memory
 from delphi_traj.evaluation.oracle import oracle_futures, oracle_log_hazard
 from delphi_traj.evaluation.risk import (
     REASONS,
@@ -44,6 +43,7 @@ from delphi_traj.layers.mixers import MIXERS
 from delphi_traj.models.delphi import Delphi
 from delphi_traj.models.event_trajectory import EventTrajectory, event_trajectory_shared_v2
 from delphi_traj.models.heads import Hazards, set_base_rate
+from delphi_traj.models.sequence import Histories, Memory
 from lives import RECURRENT, VOCAB, as_cohort, cohorts, examples, tiny_config
 
 K, DEATH, YEAR = len(VOCAB), VOCAB.death, 365.25
@@ -428,9 +428,7 @@ def gaps(model, futures, most):
             torch.from_numpy(x) / YEAR for x in (when[:, j + 1] - when[:, j], when[:, j] - clock)
         )
         state = hidden if hidden.ndim == 2 else hidden[:, -1]
-        h = model.rates(state, batch.sex, batch.query_age[:, 0]).cumulative_hazard(
-            years, begin
-        )
+        h = model.rates(state, batch.sex, batch.query_age[:, 0]).cumulative_hazard(years, begin)
         spent.append((h * (torch.from_numpy(CAUSE) & ~had)).sum(-1).numpy())
         clock = when[:, j + 1]
     return np.stack(spent, 1)
