@@ -8,7 +8,7 @@ __all__ = ['ARCHITECTURES', 'Architecture', 'register_mixers', 'architecture', '
 # %% ../../nbs/28_architectures.ipynb #2346aa1e
 from dataclasses import dataclass, field
 
-from ..layers.mixers import MIXERS
+from ..layers.stages import MIXERS
 from ..models.delphi import FROZEN, Delphi, DelphiConfig
 from ..models.event_trajectory import SIZES, EventTrajectory, EventTrajectoryConfig
 from .files import CheckpointError

@@ -33,7 +33,7 @@ from ..data.batches import Batches
 from ..data.events import Cohort
 from ..data.formats import cohort_format, declared_splits, read_cohort
 from ..data.simulator import simulate
-from ..layers.mixers import MIXERS
+from ..layers.stages import MIXERS
 from ..models.delphi import Delphi, DelphiConfig, traj_mixer_v1, traj_mixer_v5
 from ..models.event_trajectory import EventTrajectoryConfig, event_trajectory_shared_v2
 from ..models.heads import marginal_log_rates, set_base_rate
