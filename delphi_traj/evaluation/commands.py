@@ -48,6 +48,9 @@ from delphi_traj.training.loop import (
 )
 
 # %% ../../nbs/51_commands.ipynb #c5eae21b
+from .baseline import AgeSexBaseline
+from .comparison import incidence
+
 from delphi_traj.evaluation.export import (
     LandmarkProgram,
     export_program,
@@ -61,13 +64,7 @@ from delphi_traj.evaluation.figures import (
     training_figure,
 )
 from .futures import ENDED, Futures, sample_futures
-from delphi_traj.evaluation.metrics import (
-    AgeSexBaseline,
-    check_replicates,
-    incidence,
-    log_hazard_at,
-    rows_at,
-)
+from .metrics import check_replicates, log_hazard_at, rows_at
 from .oracle import oracle_log_hazard
 from delphi_traj.evaluation.report import (
     Assessment,
