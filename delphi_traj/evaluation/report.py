@@ -35,15 +35,6 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from matplotlib.figure import Figure
 
 # %% ../../nbs/49_report.ipynb #faff10dd
-from .baseline import AgeSexBaseline
-from delphi_traj.evaluation.comparison import (
-    Evaluation,
-    incidence,
-    predictor_likelihoods,
-    predictor_scores,
-    side_by_side,
-)
-
 from ..data.batches import CENTURY
 from delphi_traj.data.events import (
     DAYS_PER_YEAR,
@@ -54,6 +45,7 @@ from delphi_traj.data.events import (
     write_whole,
 )
 from ..data.simulator import World
+from .baseline import AgeSexBaseline
 from delphi_traj.evaluation.calibration import (
     age_band,
     by_group,
@@ -64,6 +56,13 @@ from delphi_traj.evaluation.calibration import (
     forecast,
     risk_report,
     time_to_event,
+)
+from delphi_traj.evaluation.comparison import (
+    Evaluation,
+    incidence,
+    predictor_likelihoods,
+    predictor_scores,
+    side_by_side,
 )
 from .delphi_auc import delphi_auc, summarise_delphi_auc
 from delphi_traj.evaluation.figures import (
