@@ -35,6 +35,14 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from matplotlib.figure import Figure
 
 # %% ../../nbs/49_report.ipynb #faff10dd
+from delphi_traj.evaluation.performance import (
+    age_band,
+    by_group,
+    chapter_report,
+    concordance,
+    risk_report,
+)
+
 from ..data.batches import CENTURY
 from delphi_traj.data.events import (
     DAYS_PER_YEAR,
@@ -47,14 +55,9 @@ from delphi_traj.data.events import (
 from ..data.simulator import World
 from .baseline import AgeSexBaseline
 from delphi_traj.evaluation.calibration import (
-    age_band,
-    by_group,
     calibration_table,
-    chapter_report,
-    concordance,
     draw_calibration,
     forecast,
-    risk_report,
     time_to_event,
 )
 from delphi_traj.evaluation.comparison import (
