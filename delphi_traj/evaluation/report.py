@@ -35,14 +35,6 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from matplotlib.figure import Figure
 
 # %% ../../nbs/49_report.ipynb #faff10dd
-from delphi_traj.evaluation.performance import (
-    age_band,
-    by_group,
-    chapter_report,
-    concordance,
-    risk_report,
-)
-
 from ..data.batches import CENTURY
 from delphi_traj.data.events import (
     DAYS_PER_YEAR,
@@ -88,6 +80,13 @@ from delphi_traj.evaluation.metrics import (
     stacked,
 )
 from .oracle import oracle_log_hazard
+from delphi_traj.evaluation.performance import (
+    age_band,
+    by_group,
+    chapter_report,
+    concordance,
+    risk_report,
+)
 from .risk import known_at, risk
 from ..training.checkpoints import Checkpoint
 
