@@ -709,6 +709,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                                   'delphi_traj/evaluation/figures.py'),
                                                 'delphi_traj.evaluation.figures.incidence_figure': ( 'figures.html#incidence_figure',
                                                                                                      'delphi_traj/evaluation/figures.py'),
+                                                'delphi_traj.evaluation.figures.lanes_of': ( 'figures.html#lanes_of',
+                                                                                             'delphi_traj/evaluation/figures.py'),
                                                 'delphi_traj.evaluation.figures.marks_of': ( 'figures.html#marks_of',
                                                                                              'delphi_traj/evaluation/figures.py'),
                                                 'delphi_traj.evaluation.figures.matrices_figure': ( 'figures.html#matrices_figure',
