@@ -50,6 +50,8 @@ from delphi_traj.training.loop import (
 )
 
 # %% ../nbs/51_commands.ipynb #c5eae21b
+from .evaluation.baseline import AgeSexBaseline
+from .evaluation.comparison import incidence
 from delphi_traj.evaluation.export import (
     LandmarkProgram,
     export_program,
@@ -63,13 +65,7 @@ from delphi_traj.evaluation.figures import (
     training_figure,
 )
 from .evaluation.futures import ENDED, Futures, sample_futures
-from delphi_traj.evaluation.metrics import (
-    AgeSexBaseline,
-    check_replicates,
-    incidence,
-    log_hazard_at,
-    rows_at,
-)
+from .evaluation.metrics import check_replicates, log_hazard_at, rows_at
 from .evaluation.oracle import oracle_log_hazard
 from delphi_traj.evaluation.report import (
     Assessment,
