@@ -21,7 +21,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
 
-from ..data.events import write_whole
+from ..data.codes import write_whole
 from .calibration import interval_lengths
 
 # %% ../../nbs/48_figures.ipynb #36c2966e
