@@ -36,25 +36,14 @@ from matplotlib.figure import Figure
 
 # %% ../../nbs/49_report.ipynb #faff10dd
 from ..data.batches import CENTURY
-from delphi_traj.data.events import (
-    DAYS_PER_YEAR,
-    Cohort,
-    Vocab,
-    days_of_years,
-    subject_hash,
-    write_whole,
-)
+from ..data.codes import Vocab, write_whole
+from ..data.events import DAYS_PER_YEAR, Cohort, days_of_years, subject_hash
 from ..data.simulator import World
 from .baseline import AgeSexBaseline
 from delphi_traj.evaluation.calibration import (
-    age_band,
-    by_group,
     calibration_table,
-    chapter_report,
-    concordance,
     draw_calibration,
     forecast,
-    risk_report,
     time_to_event,
 )
 from delphi_traj.evaluation.comparison import (
@@ -85,6 +74,13 @@ from delphi_traj.evaluation.metrics import (
     stacked,
 )
 from .oracle import oracle_log_hazard
+from delphi_traj.evaluation.performance import (
+    age_band,
+    by_group,
+    chapter_report,
+    concordance,
+    risk_report,
+)
 from .risk import known_at, risk
 from ..training.checkpoints import Checkpoint
 
