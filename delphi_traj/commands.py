@@ -27,7 +27,8 @@ from fastcore.script import anno_parser
 
 # %% ../nbs/51_commands.ipynb #cf80d0ae
 from .data.batches import CENTURY, years_kept
-from .data.events import Cohort, Vocab, write_whole
+from .data.codes import Vocab, write_whole
+from .data.events import Cohort
 from .data.files import holds_delphi, write_folder
 from .data.formats import brings_vocab, cohort_format, convert, read_cohort, write_cohort
 from .data.refusals import CohortError

@@ -26,7 +26,8 @@ from delphi_traj.commands import (
     delphi_sample,
     matching_cohort,
 )
-from delphi_traj.data.events import Cohort, make_vocab
+from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.events import Cohort
 from delphi_traj.data.formats import read_cohort, write_cohort
 from delphi_traj.data.simulator import simulate
 from delphi_traj.evaluation.baseline import AgeSexBaseline

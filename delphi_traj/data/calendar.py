@@ -15,8 +15,9 @@ import pandas as pd
 import pyarrow as pa
 from pandas.api.types import union_categoricals
 
-from .events import Cohort, count_bounds, make_vocab
-from .refusals import CohortError, nearest, refuse_at
+from .codes import make_vocab
+from .events import Cohort, count_bounds
+from .refusals import CohortError, Counted, nearest, refuse_at
 
 # %% ../../nbs/04_calendar.ipynb #6d3233fd
 DAY = 86_400_000_000  # microseconds
@@ -78,9 +79,10 @@ def _bound_by_code(code, part, rows):
     mine = [c for c in rows.code.cat.categories if is_code(c, code)]
     day = rows[rows.code.isin(mine)].groupby('subject_id').day
     if not len(day):
+        near = nearest(code, rows.code.cat.categories)
         raise CohortError(
-            f'{part}={code!r}: found no row with this code; {nearest(code, rows.code.cat.categories)}; '
-            'expected a code of the data, a date as in 2020-12-31, or a mapping'
+            f'{part}={code!r}: found no row with this code; {near}; expected a code of the data, '
+            'a date as in 2020-12-31, or a mapping'
         )
     return day.min() if part == 'start' else day.max()
 
@@ -188,11 +190,7 @@ def _outside(rows, people, mode):
             ),
             rest,
         )
-    return {
-        'rows before birth dropped': early,
-        'rows after death dropped': late,
-        'rows after the end dropped': over,
-    }
+    return {Counted.BEFORE_BIRTH: early, Counted.AFTER_DEATH: late, Counted.AFTER_END: over}
 
 # %% ../../nbs/04_calendar.ipynb #508a3e30
 @dataclass
@@ -221,24 +219,22 @@ def leave_out_future(record, outside):  # 'error' or 'drop'
             lambda r: f'{r.code!r} on {date_text(r.day)}, which is still to come',
             "dates up to today, or outside='drop' to leave such rows out, counted",
         )
-    record.leave_out('rows dated after today dropped', late)
+    record.leave_out(Counted.FUTURE, late)
 
 # %% ../../nbs/04_calendar.ipynb #8a5203f3
 def _within(record, outside):
     "Leave out rows and people outside the windows; a death inside ends its window."
-    record.leave_out('rows without a time left out', record.rows.day.isna())
+    record.leave_out(Counted.UNTIMED, record.rows.day.isna())
     for why, bad in _outside(record.rows, record.people, outside).items():
         record.leave_out(why, bad[record.rows.index])  # each row once, under the first reason
     people = record.people
     people['death'] = first_deaths(record.rows).reindex(people.index)
-    record.report['ends moved to death'] = int((people.end > people.death).sum())
+    record.report[Counted.ENDS_MOVED] = int((people.end > people.death).sum())
     people['end'] = np.fmin(people.end, people.death)
     never = people.start > people.end
-    record.report['people never under observation dropped'] = (
-        int(never.sum()) if outside == 'drop' else 0
-    )
+    record.report[Counted.UNOBSERVED] = int(never.sum()) if outside == 'drop' else 0
     if outside == 'drop':
-        leave_out_people(record, never, 'rows of people never under observation dropped')
+        leave_out_people(record, never, Counted.ROWS_UNOBSERVED)
 
 # %% ../../nbs/04_calendar.ipynb #9af75c60
 def leave_out_people(record, bad, why):
@@ -280,8 +276,7 @@ def _names(record, vocab, translate):
         'rows of death by their own code, or None from `codes`',
     )
     record.leave_out(
-        'rows without a translation dropped',
-        record.rows.code.isin({c for c, n in named.items() if n is None}),
+        Counted.UNTRANSLATED, record.rows.code.isin({c for c, n in named.items() if n is None})
     )
     return {code: str(name) for code, name in named.items() if name is not None}
 
@@ -295,7 +290,7 @@ def _leave_out_unknown(record, names, vocab, unknown):
 
     if unknown == 'error':
         refuse_row(record.rows, strange, found, "names of the vocabulary, or unknown='drop'")
-    record.leave_out('rows with unknown codes dropped', strange)
+    record.leave_out(Counted.UNKNOWN, strange)
 
 # %% ../../nbs/04_calendar.ipynb #74f9b4ff
 SPECIAL = {'Padding', 'No event', 'Female', 'Male', 'Death'}
@@ -310,7 +305,16 @@ def _seen_vocab(record, names, death, first_occurrence):
 
 # %% ../../nbs/04_calendar.ipynb #1d0ff6da
 def cohort_of(
-    record, vocab, translate, unknown, outside, first_occurrence, death, sex_tokens, source
+    record,
+    vocab,  # None: the names of all rows, sorted
+    translate,  # function or mapping from code to name; None: the code itself
+    source,
+    *,
+    unknown,
+    outside,  # 'error' or 'drop', counted
+    first_occurrence,
+    death,  # of a vocabulary that is made here: whether it has a death
+    sex_tokens=True,
 ) -> Cohort:
     "The cohort of a `Record`; its report accounts for every row that was read."
     names = _names(record, vocab, translate)
@@ -347,9 +351,9 @@ def _events(record, names, vocab):
 def _with_report(cohort, report):
     """The cohort with the report of its reader; rows of several files have no one order, so none is
     kept."""
-    added = {k: cohort.report[k] for k in ('repeated codes dropped', 'sex tokens added')}
+    added = {k: cohort.report[k] for k in (Counted.REPEATED, Counted.SEX_ADDED)}
     cohort.report = (
-        report | added | {'people of unknown sex': int((cohort.subjects.sex == 'unknown').sum())}
+        report | added | {Counted.UNSEXED: int((cohort.subjects.sex == 'unknown').sum())}
     )
     cohort.source_row = None
     return cohort
@@ -357,8 +361,5 @@ def _with_report(cohort, report):
 # %% ../../nbs/04_calendar.ipynb #e2bf4a97
 def rows_accounted_for(cohort) -> int:
     "Rows that became events, were dropped or were used up, by the report; must equal 'rows read'."
-    r = cohort.report
-    gone = sum(
-        n for why, n in r.items() if why.startswith(('rows ', 'repeated')) and why != 'rows read'
-    )
-    return gone + len(cohort.token) - r['sex tokens added']
+    gone = sum(n for kind, n in cohort.report.items() if Counted(kind).role == 'gone')
+    return gone + len(cohort.token) - cohort.report[Counted.SEX_ADDED]

@@ -29,9 +29,17 @@ from delphi_traj.data.calendar import (
     stacked,
     windows_of,
 )
-from .events import Cohort, Vocab
+from .codes import Vocab
+from .events import Cohort
 from .files import open_parquet
-from .refusals import CohortError, nearest, refuse_at, require_choice, trimmed
+from delphi_traj.data.refusals import (
+    CohortError,
+    Counted,
+    nearest,
+    refuse_at,
+    require_choice,
+    trimmed,
+)
 
 # %% ../../nbs/04_meds.ipynb #3900079f
 FAMILIES = {
@@ -330,9 +338,7 @@ def _only_split(record, split, folder):
         raise CohortError(
             f'{folder}: found splits {sorted(set(of))}; expected {split!r} among them'
         )
-    record.leave_out(
-        'rows of other splits left out', (record.rows.subject_id.map(of) != split).to_numpy()
-    )
+    record.leave_out(Counted.OTHER_SPLIT, (record.rows.subject_id.map(of) != split).to_numpy())
 
 # %% ../../nbs/04_meds.ipynb #7f7e95fe
 def _play_parts(record, rules):
@@ -387,7 +393,8 @@ def read_meds(
     birth=meds.birth_code,
     death=meds.death_code,  # codes or prefixes before '//'; death=None: not recorded
     start=None,
-    end=None,  # a code, date, dict of subjects, 'birth', 'last'; None: as declared, else first, last row
+    # a code, date, dict of subjects, 'birth', 'last'; None: as declared, else first, last row
+    end=None,
     sex=None,  # mapping from code to 'female' or 'male'; None: `SEX_CODES`
     codes=None,  # function or mapping from code to name; None as a name leaves it out
     keep=None,  # events have codes that start with one of these; None: all
@@ -416,8 +423,9 @@ def read_meds(
         leave_out_future(record, outside)
     _gather(record, rules, no_birth, str(folder))
     translate, sex_tokens = named if codes is None else codes, vocab is None or vocab != known
+    modes = dict(unknown=unknown, outside=outside, first_occurrence=first_occurrence)
     return cohort_of(
-        record, vocab, translate, unknown, outside, first_occurrence, death, sex_tokens, str(folder)
+        record, vocab, translate, str(folder), **modes, death=death, sex_tokens=sex_tokens
     )
 
 # %% ../../nbs/04_meds.ipynb #5e85c76c
@@ -438,9 +446,9 @@ def _read_record(folder, rules, vocab, split):
     "All rows of a folder with their parts, of one split if asked; people are not gathered yet."
     casts = set()
     rows, padded = _meds_rows(folder, casts)
-    record = Record(rows, None, {'rows read': len(rows), 'columns of other types': sorted(casts)})
+    record = Record(rows, None, {Counted.READ: len(rows), Counted.CAST: sorted(casts)})
     if padded:
-        record.report['codes with blanks around them, trimmed'] = padded
+        record.report[Counted.TRIMMED] = padded
     _play_parts(record, rules)
     _known_codes(record.rows, rules['birth'], rules['death'], folder, vocab)
     if split is not None:
@@ -452,11 +460,9 @@ def _gather(record, rules, no_birth, source):
     """Fill in `people` from rows of birth, death, sex and window; then leave out all rows that are
     no events."""
     born = _births(record.rows, rules['birth'], no_birth)
-    record.report['people without a birth dropped'] = int(born.isna().sum())
+    record.report[Counted.UNBORN] = int(born.isna().sum())
     born = born.dropna()
-    record.leave_out(
-        'rows of people without a birth dropped', ~record.rows.subject_id.isin(born.index)
-    )
+    record.leave_out(Counted.ROWS_UNBORN, ~record.rows.subject_id.isin(born.index))
     rows = record.rows
     start, end = windows_of(rows, born, rules['start'], rules['end'], source, record.report)
     record.people = pd.DataFrame(
@@ -469,7 +475,5 @@ def _gather(record, rules, no_birth, source):
         },
         index=born.index,
     )
-    record.leave_out(
-        'rows of birth, sex and window used', rows.part.isin(['birth', 'start', 'end', 'sex'])
-    )
-    record.leave_out('rows not kept', record.rows.part == 'not kept')
+    record.leave_out(Counted.USED, rows.part.isin(['birth', 'start', 'end', 'sex']))
+    record.leave_out(Counted.NOT_KEPT, record.rows.part == 'not kept')

@@ -26,10 +26,12 @@ from delphi_traj.data.calendar import (
     today,
     windows_of,
 )
-from .events import Cohort, Vocab
+from .codes import Vocab
+from .events import Cohort
 from .files import open_parquet
 from delphi_traj.data.refusals import (
     CohortError,
+    Counted,
     refuse_at,
     require_choice,
     require_columns,
@@ -195,9 +197,7 @@ def _periods_so_far(first, last, outside, place, report):
             "dates up to today, or outside='drop', after which such a bound counts as not given",
             subject=last.index,
         )
-    report['bounds of periods after today left out'] = int(
-        (first > today()).sum() + (last > today()).sum()
-    )
+    report[Counted.BOUNDS_AHEAD] = int((first > today()).sum() + (last > today()).sum())
     return first.where(first <= today()), last.where(last <= today())
 
 # %% ../../nbs/05_omop.ipynb #044df284
@@ -212,7 +212,7 @@ def _omop_periods(folder, outside, report):
         pd.Series(_omop_days(table, f'observation_period_{p}_date', place), ids)
         for p in ('start', 'end')
     )
-    report['people with gaps between periods'] = int((pd.Series(ids).value_counts() > 1).sum())
+    report[Counted.PERIOD_GAPS] = int((pd.Series(ids).value_counts() > 1).sum())
     first, last = _periods_so_far(first, last, outside, place, report)
     return tuple(
         pd.to_datetime(days * DAY, unit='us')
@@ -239,10 +239,7 @@ def _omop_people(folder, record, no_birth, outside):
     )
     first = rows.groupby('subject_id').day.min().reindex(ids).reset_index(drop=True)
     born, placed, exact = _omop_births(person, first)
-    record.report |= {
-        'births placed by year or month': placed,
-        'births taken from birth_datetime': exact,
-    }
+    record.report |= {Counted.BIRTHS_PLACED: placed, Counted.BIRTHS_EXACT: exact}
     sex = person.gender_concept_id.map({8507: 'male', 8532: 'female'})
     record.people = pd.DataFrame(
         {'birth': born.to_numpy(), 'sex': sex.to_numpy()}, pd.Index(ids, name='subject_id')
@@ -265,12 +262,13 @@ def _omop_unborn(record, place, no_birth):
             "year_of_birth or birth_datetime, or no_birth='drop'",
             subject=record.people.index,
         )
-    record.report['people without a birth dropped'] = int(unborn.sum())
-    leave_out_people(record, unborn, 'rows of people without a birth dropped')
+    record.report[Counted.UNBORN] = int(unborn.sum())
+    leave_out_people(record, unborn, Counted.ROWS_UNBORN)
 
 # %% ../../nbs/05_omop.ipynb #cfb10cee
 def read_omop(
-    folder,  # parquet or CSV: person, condition_occurrence; if any, death, observation_period, concept
+    # parquet or CSV: person, condition_occurrence; if any, death, observation_period, concept
+    folder,
     vocab: Vocab = None,  # None: all names seen, sorted
     *,
     column='condition_concept_id',  # or condition_source_concept_id, condition_source_value
@@ -287,19 +285,10 @@ def read_omop(
     require_choice(('error', 'drop'), unknown=unknown, outside=outside, no_birth=no_birth)
     events, dead = _omop_events(folder, column, name), _omop_deaths(folder)
     rows = stacked([events] if dead is None else [events, dead])
-    record = Record(rows, None, {'rows read': len(rows)})
+    record = Record(rows, None, {Counted.READ: len(rows)})
     leave_out_future(record, outside)
     _omop_people(folder, record, no_birth, outside)
     record.people['death'] = first_deaths(record.rows)
-    record.leave_out('rows without a concept dropped', record.rows.code.isna())
-    return cohort_of(
-        record,
-        vocab,
-        codes,
-        unknown,
-        outside,
-        first_occurrence,
-        dead is not None,
-        True,
-        str(folder),
-    )
+    record.leave_out(Counted.NO_CONCEPT, record.rows.code.isna())
+    modes = dict(unknown=unknown, outside=outside, first_occurrence=first_occurrence)
+    return cohort_of(record, vocab, codes, str(folder), **modes, death=dead is not None)

@@ -36,14 +36,8 @@ from matplotlib.figure import Figure
 
 # %% ../../nbs/49_report.ipynb #faff10dd
 from ..data.batches import CENTURY
-from delphi_traj.data.events import (
-    DAYS_PER_YEAR,
-    Cohort,
-    Vocab,
-    days_of_years,
-    subject_hash,
-    write_whole,
-)
+from ..data.codes import Vocab, write_whole
+from ..data.events import DAYS_PER_YEAR, Cohort, days_of_years, subject_hash
 from ..data.simulator import World
 from .baseline import AgeSexBaseline
 from delphi_traj.evaluation.calibration import (
