@@ -27,17 +27,10 @@ from fastcore.script import anno_parser
 
 # %% ../nbs/51_commands.ipynb #cf80d0ae
 from .data.batches import CENTURY, years_kept
-from .data.events import Cohort, Vocab, days_of_years, write_whole
-from delphi_traj.data.meds import (
-    _declared,
-    _declared_vocab,
-    _holds_delphi,
-    cohort_format,
-    convert,
-    read_cohort,
-    write_cohort,
-    write_folder,
-)
+from .data.codes import Vocab, write_whole
+from .data.events import Cohort
+from .data.files import holds_delphi, write_folder
+from .data.formats import brings_vocab, cohort_format, convert, read_cohort, write_cohort
 from .data.refusals import CohortError
 from .data.simulator import make_world, simulate
 from .models.delphi import traj_mixer_v5
@@ -58,8 +51,8 @@ from delphi_traj.training.loop import (
 )
 
 # %% ../nbs/51_commands.ipynb #c5eae21b
-from .evaluation.assessment import Assessment, Settings, some_of
-from .evaluation.discrimination import read_chapters
+from .evaluation.baseline import AgeSexBaseline
+from .evaluation.comparison import incidence
 from delphi_traj.evaluation.export import (
     LandmarkProgram,
     export_program,
@@ -73,19 +66,18 @@ from delphi_traj.evaluation.figures import (
     training_figure,
 )
 from .evaluation.futures import ENDED, Futures, sample_futures
-from delphi_traj.evaluation.metrics import (
-    AgeSexBaseline,
-    check_replicates,
-    incidence,
-    log_hazard_at,
-    rows_at,
-)
+from .evaluation.metrics import check_replicates, log_hazard_at, rows_at
 from .evaluation.oracle import oracle_log_hazard
-from .evaluation.page import report_html
 from delphi_traj.evaluation.report import (
+    Assessment,
+    Settings,
     everything,
+    horizon_days,
     in_words,
     notes_of,
+    read_chapters,
+    report_html,
+    some_of,
     strict_json,
     table_csv,
     write_report,
@@ -268,10 +260,7 @@ def _names_only(data) -> bool:
     "True for a source without a vocabulary of its own."
     if str(data).startswith('simulated:'):
         return False
-    kind, folder = cohort_format(data), Path(data)
-    if kind == 'meds':
-        return _declared_vocab(folder, _declared(folder))[0] is None
-    return kind == 'omop' or kind == 'csv' and not (folder / 'vocab.csv').exists()
+    return not brings_vocab(data)
 
 # %% ../nbs/51_commands.ipynb #4d396e42
 def matching_cohort(
@@ -531,7 +520,7 @@ def _last_days(futures, row, when, who, day) -> np.ndarray:  # days, [n]
     "End of observation: the horizon where a future reached it, else its last event."
     last = when.copy()
     np.maximum.at(last, who, day)
-    return np.where(futures.ended[row] == 1, when + days_of_years(futures.years), last)
+    return np.where(futures.ended[row] == 1, when + horizon_days(futures.years), last)
 
 # %% ../nbs/51_commands.ipynb #51ebbcb2
 def _landmark_days(cohort, landmark):  # 'start', 'end', or years of age -> days, int64 [b]
@@ -543,7 +532,7 @@ def _landmark_days(cohort, landmark):  # 'start', 'end', or years of age -> days
     except ValueError:
         years = math.nan
     if 0 <= years <= 150:
-        return np.full(len(cohort), days_of_years(years))
+        return np.full(len(cohort), horizon_days(years))
     raise ValueError(
         f"landmark {landmark!r}; expected years of age from 0 to 150, or 'start' or 'end'"
     )
@@ -600,7 +589,7 @@ def _check_sample(format, out):
 
 
 def _check_format(format, vocab):
-    if format == 'bin' and not _holds_delphi(vocab):
+    if format == 'bin' and not holds_delphi(vocab):
         raise ValueError(
             f'{vocab} cannot stand in a .bin file, which has nine lifestyle levels '
             'and codes that come once; write meds or csv'

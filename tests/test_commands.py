@@ -26,8 +26,9 @@ from delphi_traj.commands import (
     delphi_sample,
     matching_cohort,
 )
-from delphi_traj.data.events import Cohort, make_vocab
-from delphi_traj.data.meds import read_cohort, write_cohort
+from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.events import Cohort
+from delphi_traj.data.formats import read_cohort, write_cohort
 from delphi_traj.data.simulator import simulate
 from delphi_traj.evaluation.assessment import Assessment, Settings, rows_of
 from delphi_traj.evaluation.export import load_program

@@ -31,7 +31,7 @@ from tqdm.auto import tqdm
 
 from ..data.batches import Batches
 from ..data.events import Cohort
-from ..data.meds import cohort_format, declared_splits, read_cohort
+from ..data.formats import cohort_format, declared_splits, read_cohort
 from ..data.simulator import simulate
 from ..layers.mixers import MIXERS
 from ..models.delphi import Delphi, DelphiConfig, traj_mixer_v1, traj_mixer_v5
