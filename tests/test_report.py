@@ -18,8 +18,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from delphi_traj.data.batches import CENTURY
-from delphi_traj.data.events import days_of_years
 from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.events import days_of_years
 from delphi_traj.data.files import read_frame
 from delphi_traj.data.simulator import make_world, simulate
 from delphi_traj.evaluation import (
@@ -39,6 +39,8 @@ from delphi_traj.evaluation.assessment import (
     some_of,
     standing,
 )
+from delphi_traj.evaluation.baseline import AgeSexBaseline, lexis
+from delphi_traj.evaluation.comparison import evaluate
 from delphi_traj.evaluation.discrimination import read_chapters
 from delphi_traj.evaluation.figures import (
     auc_figure,
@@ -50,8 +52,6 @@ from delphi_traj.evaluation.figures import (
 )
 from delphi_traj.evaluation.futures import sample_futures
 from delphi_traj.evaluation.incidence import windows
-from delphi_traj.evaluation.baseline import AgeSexBaseline, lexis
-from delphi_traj.evaluation.comparison import evaluate
 from delphi_traj.evaluation.metrics import landmark_auc, landmark_outcome, log_hazard_at
 from delphi_traj.evaluation.page import Part, columns_of, number, percent, report_html
 from delphi_traj.evaluation.report import everything, in_words, plain, write_report

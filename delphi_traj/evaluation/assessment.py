@@ -20,22 +20,20 @@ import pandas as pd
 import torch
 
 from ..data.batches import CENTURY
-from ..data.events import Cohort, days_of_years, subject_hash
+from ..data.events import DAYS_PER_YEAR, Cohort, days_of_years, subject_hash
 from ..data.simulator import World, make_world, simulate
-from .calibration import by_group, forecast, time_to_event
+from .baseline import AgeSexBaseline
+from .calibration import forecast, time_to_event
+from .comparison import predictor_likelihoods, predictor_scores, side_by_side
 from delphi_traj.evaluation.metrics import (
-    DAYS_PER_YEAR,
-    AgeSexBaseline,
     Outcome,
     age_and_sex,
     landmark_outcome,
     model_nll,
     multiplicities,
-    predictor_likelihoods,
-    predictor_scores,
-    side_by_side,
     stacked,
 )
+from .performance import by_group
 from .risk import risk
 from ..models.delphi import Delphi, traj_mixer_v5
 from ..training.checkpoints import Checkpoint, load_checkpoint

@@ -12,13 +12,13 @@ import re
 
 import numpy as np
 import pandas as pd
-from .assessment import Assessment, evaluations_of, forecasts, too_few
-from .page import Part, intervals, tried
 
-from ..data.events import Vocab
-from .calibration import concordance
+from ..data.codes import Vocab
+from .assessment import Assessment, evaluations_of, forecasts, too_few
 from .delphi_auc import delphi_auc, summarise_delphi_auc
 from .figures import auc_figure, chapter_figure
+from .page import Part, intervals, tried
+from .performance import concordance
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,8 @@ import textwrap
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
+
 from delphi_traj.evaluation.assessment import (
     Assessment,
     forecasts,
@@ -20,16 +22,9 @@ from delphi_traj.evaluation.assessment import (
     name_codes,
     too_few,
 )
+from .calibration import calibration_table, draw_calibration
 from .page import Part, intervals, percent, written
-from matplotlib.figure import Figure
-
-from delphi_traj.evaluation.calibration import (
-    age_band,
-    calibration_table,
-    chapter_report,
-    draw_calibration,
-    risk_report,
-)
+from .performance import age_band, chapter_report, risk_report
 
 # %% ../../nbs/49_frozen_risks.ipynb #de6c1ff5
 FROZEN = (

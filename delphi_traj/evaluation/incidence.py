@@ -8,13 +8,14 @@ __all__ = ['birthday', 'windows', 'some_years', 'rates_by_age', 'rates_in', 'rat
 # %% ../../nbs/49_incidence.ipynb #4f0fe0e7
 import numpy as np
 import pandas as pd
-from .assessment import Assessment, frequent, too_few
-from .page import Part, intervals, number
 
-from ..data.events import subject_hash
+from ..data.events import DAYS_PER_YEAR, subject_hash
+from .assessment import Assessment, frequent, too_few
+from .comparison import incidence
 from .figures import incidence_figure
-from .metrics import DAYS_PER_YEAR, incidence, log_hazard_at
+from .metrics import log_hazard_at
 from .oracle import oracle_log_hazard
+from .page import Part, intervals, number
 
 # %% ../../nbs/49_incidence.ipynb #bf49b81a
 def birthday(age) -> np.ndarray:  # whole years -> days

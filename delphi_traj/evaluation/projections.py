@@ -11,13 +11,14 @@ import math
 
 import numpy as np
 import pandas as pd
-from .assessment import Assessment, chosen, name_codes, some_of, within
-from .page import Part, intervals, percent, tried, written
 
-from .calibration import risk_report, time_to_event
+from ..data.events import DAYS_PER_YEAR
+from .assessment import Assessment, chosen, name_codes, some_of, within
+from .calibration import time_to_event
 from .figures import calibration_figure, futures_figure
 from .futures import ENDED, sample_futures
-from .metrics import DAYS_PER_YEAR
+from .page import Part, intervals, percent, tried, written
+from .performance import risk_report
 from .risk import known_at
 
 # %% ../../nbs/49_projections.ipynb #e74d25c5
