@@ -175,7 +175,7 @@ MUTATIONS = {
         'commands::test_futures_as_people',
     ),
     ('commands', 'names from data enter the page as markup'): (
-        'evaluation/report.py',
+        'evaluation/page.py',
         'autoescape=True',
         'autoescape=False',
         'report::test_whatever_comes_from_data_is_text',
