@@ -21,7 +21,8 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
 
-from ..data.events import DAYS_PER_YEAR, write_whole
+from ..data.codes import write_whole
+from ..data.events import DAYS_PER_YEAR
 from .calibration import interval_lengths
 from .futures import ENDED, Futures
 
