@@ -20,13 +20,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from .devices import make_accelerator
 from fastcore.basics import patch
 from scipy.special import expit
 from torch import nn
 
 from ..data.interactions import Interactions
 from ..layers.unimixing import BlockMixing, linear_temperature, set_temperature
-from .loop import make_accelerator
 
 # %% ../../nbs/32_ranker_training.ipynb #965f815a
 @dataclass(frozen=True)
