@@ -30,16 +30,8 @@ from .training.devices import make_accelerator
 
 from .data.batches import CENTURY, years_kept
 from .data.events import Cohort, Vocab, write_whole
-from delphi_traj.data.meds import (
-    _declared,
-    _declared_vocab,
-    _holds_delphi,
-    cohort_format,
-    convert,
-    read_cohort,
-    write_cohort,
-    write_folder,
-)
+from .data.files import holds_delphi, write_folder
+from .data.formats import brings_vocab, cohort_format, convert, read_cohort, write_cohort
 from .data.refusals import CohortError
 from .data.simulator import make_world, simulate
 from .models.delphi import traj_mixer_v5
@@ -269,10 +261,7 @@ def _names_only(data) -> bool:
     "True for a source without a vocabulary of its own."
     if str(data).startswith('simulated:'):
         return False
-    kind, folder = cohort_format(data), Path(data)
-    if kind == 'meds':
-        return _declared_vocab(folder, _declared(folder))[0] is None
-    return kind == 'omop' or kind == 'csv' and not (folder / 'vocab.csv').exists()
+    return not brings_vocab(data)
 
 # %% ../nbs/51_commands.ipynb #4d396e42
 def matching_cohort(
@@ -601,7 +590,7 @@ def _check_sample(format, out):
 
 
 def _check_format(format, vocab):
-    if format == 'bin' and not _holds_delphi(vocab):
+    if format == 'bin' and not holds_delphi(vocab):
         raise ValueError(
             f'{vocab} cannot stand in a .bin file, which has nine lifestyle levels '
             'and codes that come once; write meds or csv'

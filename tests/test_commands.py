@@ -27,7 +27,7 @@ from delphi_traj.commands import (
     matching_cohort,
 )
 from delphi_traj.data.events import Cohort, make_vocab
-from delphi_traj.data.meds import read_cohort, write_cohort
+from delphi_traj.data.formats import read_cohort, write_cohort
 from delphi_traj.data.simulator import simulate
 from delphi_traj.evaluation.export import load_program
 from delphi_traj.evaluation.futures import ENDED, Futures, sample_futures

@@ -9,9 +9,11 @@ ATT = 'layers/attention.py'
 CLOCK = 'layers/clock.py'
 GROUPS = 'layers/groups.py'
 DELPHI = 'models/delphi.py'
+SEQ = 'models/sequence.py'
 HEADS = 'models/heads.py'
 BATCH = 'data/batches.py'
 EVENTS = 'data/events.py'
+FILES = 'data/files.py'
 SIM = 'data/simulator.py'
 SAVE, LOOP = 'training/checkpoints.py', 'training/loop.py'
 TAGS = 'training/architectures.py'
@@ -132,8 +134,8 @@ MUTATIONS = {
     ),
     ('V1.15', 'mask inverted'): (
         ATT,
-        "<= rearrange(position, 'q -> q 1')",
-        ">= rearrange(position, 'q -> q 1')",
+        "<= rearrange(position[first:], 'q -> q 1')",
+        ">= rearrange(position[first:], 'q -> q 1')",
         'ledger::test_v1_15',
     ),
     ('V1.16', 'tag not compared with what is expected'): (
@@ -288,7 +290,7 @@ MUTATIONS = {
     ),
     ('mask', 'padding is read'): (
         ATT,
-        "return rearrange(valid, 'b l -> b 1 l') & not_later(valid)",
+        "return rearrange(valid, 'b l -> b 1 l') & not_later(valid, first)",
         'return not_later(valid).expand(len(valid), -1, -1)',
         'ledger::test_v1_15',
     ),
@@ -305,9 +307,9 @@ MUTATIONS = {
         'properties::test_dropout_in_training_only[traj_mixer_v5-relative-competing]',
     ),
     ('landmark', 'prediction at a padding position'): (
-        DELPHI,
-        'self(batch)[row, last]',
-        'self(batch)[row, -1]',
+        SEQ,
+        'return hidden[at], batch.age[at]',
+        'return hidden[:, -1], batch.age[at]',
         'properties::test_prediction_is_of_the_last_position',
     ),
     ('causality', 'a state takes a bit of the next one'): (
@@ -324,8 +326,8 @@ MUTATIONS = {
     ),
     ('sex', 'sex is forgotten'): (
         DELPHI,
-        'return x + sex[:, None] +',
-        'return x +',
+        '.to(token.dtype) + self.sex_context(batch.sex)',
+        '.to(token.dtype)',
         'properties::test_past_is_read[traj_mixer_v5-relative-competing]',
     ),
     ('likelihood', 'no last interval'): (
@@ -403,19 +405,19 @@ MUTATIONS = {
         'properties::test_cuts_change_nothing',
     ),
     ('data', 'file ids are model ids'): (
-        EVENTS,
+        FILES,
         'subject, age, file_id + 1, subjects',
         'subject, age, file_id, subjects',
         'events::test_any_small_rows',
     ),
     ('data', 'unsigned read as signed'): (
-        EVENTS,
+        FILES,
         "dtype='<u4').reshape",
         "dtype='<i4').reshape",
         'events::test_refusals',
     ),
     ('data', 'blocks are not checked'): (
-        EVENTS,
+        FILES,
         'pd.Series(subject[new]).duplicated().to_numpy()',
         'False',
         'events::test_any_small_rows',

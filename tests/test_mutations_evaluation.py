@@ -22,9 +22,15 @@ MUTATIONS = {
         'futures::test_risk_mc_is_risk_where_hazards_are_constant',
     ),
     ('cache', 'keys are not rotated'): (
-        FUT,
-        'q, k = rotate(q, *rotation), rotate(k, *rotation)',
-        'q = rotate(q, *rotation)',
+        'models/event_trajectory.py',
+        'self.turn(batch.age), memory.layers[0]',
+        'self.turn(0 * batch.age), memory.layers[0]',
+        'futures::test_cache_changes_nothing[relative-rounds-next_token-weibull]',
+    ),
+    ('cache', 'a new key stands in the place of the last'): (
+        'layers/attention.py',
+        'buffer[:, :, length : length + new.shape[2]] = new',
+        'buffer[:, :, length - 1 : length - 1 + new.shape[2]] = new',
         'futures::test_cache_with_every_mixer',
     ),
     ('sampling', 'the Weibull clock restarts at no-event tokens'): (

@@ -18,7 +18,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from delphi_traj.data.batches import CENTURY
-from delphi_traj.data.events import make_vocab, read_frame
+from delphi_traj.data.events import make_vocab
+from delphi_traj.data.files import read_frame
 from delphi_traj.data.simulator import make_world, simulate
 from delphi_traj.evaluation import report
 from delphi_traj.evaluation.figures import (

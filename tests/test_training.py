@@ -410,7 +410,7 @@ def test_a_second_run_chooses_its_device(monkeypatch):
 def test_declared_splits_are_kept(tmp_path, capsys):
     """`held_out` is for judging: training takes train and tuning, says so, and leaves marks of
     nobody else."""
-    from delphi_traj.data.meds import write_meds
+    from delphi_traj.data.meds_out import write_meds
 
     people = simulate(150, seed=6)
     ids = people.subjects.subject_id.tolist()
@@ -448,7 +448,7 @@ def test_declared_splits_are_kept(tmp_path, capsys):
 
 def test_a_folder_without_train_people_is_refused(tmp_path):
     """Splits of other names say nothing of whom to train on."""
-    from delphi_traj.data.meds import write_meds
+    from delphi_traj.data.meds_out import write_meds
 
     people = simulate(40, seed=6)
     write_meds(people, tmp_path / "meds", splits={"held_out": people.subjects.subject_id.tolist()})
