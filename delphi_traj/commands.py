@@ -48,6 +48,8 @@ from .training.loop import TrainOptions, refuse_old_run, train
 from .training.people import cohort_from, two_parts
 
 # %% ../nbs/51_commands.ipynb #c5eae21b
+from .evaluation.baseline import AgeSexBaseline
+from .evaluation.comparison import incidence
 from delphi_traj.evaluation.export import (
     LandmarkProgram,
     export_program,
@@ -61,13 +63,7 @@ from delphi_traj.evaluation.figures import (
     training_figure,
 )
 from .evaluation.futures import ENDED, Futures, sample_futures
-from delphi_traj.evaluation.metrics import (
-    AgeSexBaseline,
-    check_replicates,
-    incidence,
-    log_hazard_at,
-    rows_at,
-)
+from .evaluation.metrics import check_replicates, log_hazard_at, rows_at
 from .evaluation.oracle import oracle_log_hazard
 from delphi_traj.evaluation.report import (
     Assessment,

@@ -29,9 +29,10 @@ from delphi_traj.commands import (
 from delphi_traj.data.events import Cohort, make_vocab
 from delphi_traj.data.formats import read_cohort, write_cohort
 from delphi_traj.data.simulator import simulate
+from delphi_traj.evaluation.baseline import AgeSexBaseline
+from delphi_traj.evaluation.comparison import evaluate
 from delphi_traj.evaluation.export import load_program
 from delphi_traj.evaluation.futures import ENDED, Futures, sample_futures
-from delphi_traj.evaluation.metrics import AgeSexBaseline, evaluate
 from delphi_traj.evaluation.report import Assessment, Settings, rows_of
 from delphi_traj.evaluation.risk import known_at
 from delphi_traj.models.delphi import DelphiConfig

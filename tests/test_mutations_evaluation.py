@@ -3,8 +3,8 @@ changes, each of which must make its test fail."""
 
 from mutations import checks_of
 
-MODULES = ('risk', 'futures', 'oracle', 'delphi_auc', 'calibration', 'metrics')
-RSK, FUT, ORC, AUC, CAL, MET = (f'evaluation/{name}.py' for name in MODULES)
+MODULES = ('risk', 'futures', 'oracle', 'delphi_auc', 'calibration', 'metrics', 'comparison')
+RSK, FUT, ORC, AUC, CAL, MET, CMP = (f'evaluation/{name}.py' for name in MODULES)
 COM = 'commands.py'
 # (subject, what is broken): (module, text that stands in it exactly once, text in its place, test
 # that must fail)
@@ -130,7 +130,7 @@ MUTATIONS = {
         'metrics::test_strata_have_weights_of_their_own',
     ),
     ('metrics', 'an event in two windows'): (
-        MET,
+        CMP,
         'np.where(same, gap, np.inf)',
         'np.inf',
         'metrics::test_windows_tile_the_time',

@@ -36,8 +36,16 @@ from matplotlib.figure import Figure
 
 # %% ../../nbs/49_report.ipynb #faff10dd
 from ..data.batches import CENTURY
-from ..data.events import Cohort, Vocab, days_of_years, subject_hash, write_whole
+from delphi_traj.data.events import (
+    DAYS_PER_YEAR,
+    Cohort,
+    Vocab,
+    days_of_years,
+    subject_hash,
+    write_whole,
+)
 from ..data.simulator import World
+from .baseline import AgeSexBaseline
 from delphi_traj.evaluation.calibration import (
     age_band,
     by_group,
@@ -48,6 +56,13 @@ from delphi_traj.evaluation.calibration import (
     forecast,
     risk_report,
     time_to_event,
+)
+from delphi_traj.evaluation.comparison import (
+    Evaluation,
+    incidence,
+    predictor_likelihoods,
+    predictor_scores,
+    side_by_side,
 )
 from .delphi_auc import delphi_auc, summarise_delphi_auc
 from delphi_traj.evaluation.figures import (
@@ -61,19 +76,12 @@ from delphi_traj.evaluation.figures import (
 )
 from .futures import ENDED, sample_futures
 from delphi_traj.evaluation.metrics import (
-    DAYS_PER_YEAR,
-    AgeSexBaseline,
-    Evaluation,
     Outcome,
     age_and_sex,
-    incidence,
     landmark_outcome,
     log_hazard_at,
     model_nll,
     multiplicities,
-    predictor_likelihoods,
-    predictor_scores,
-    side_by_side,
     stacked,
 )
 from .oracle import oracle_log_hazard
