@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MARKS', 'NOT_PREDICTORS', 'COLOURS', 'MARKERS', 'style', 'glyph', 'marks_of', 'training_figure', 'auc_figure',
-           'incidence_figure', 'study_figure', 'chapter_figure', 'calibration_figure', 'interval_lengths',
-           'hazard_figure', 'futures_figure', 'reading_figure', 'matrices_figure', 'matrix_entries', 'embedding_plane',
+           'incidence_figure', 'study_figure', 'chapter_figure', 'calibration_figure', 'hazard_figure',
+           'futures_figure', 'reading_figure', 'matrices_figure', 'matrix_entries', 'embedding_plane',
            'embedding_figure', 'save_figure']
 
 # %% ../../nbs/48_figures.ipynb #a3a06c78
@@ -21,7 +21,8 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
 
-from ..data.events import write_whole
+from ..data.codes import write_whole
+from .calibration import interval_lengths
 
 # %% ../../nbs/48_figures.ipynb #36c2966e
 # colour and marker of each predictor
@@ -242,12 +243,6 @@ def calibration_figure(table: pd.DataFrame) -> Figure:  # predicted, observed, l
         )
     _diagonal(ax, several)
     return fig
-
-# %% ../../nbs/48_figures.ipynb #07498e5a
-def interval_lengths(table) -> np.ndarray:  # with observed, low, high -> [2 n]
-    """Lengths of error bars below and above; 0 where there is no interval, or where a percentile
-    interval does not hold its value."""
-    return np.nan_to_num(np.maximum([table.observed - table.low, table.high - table.observed], 0))
 
 # %% ../../nbs/48_figures.ipynb #87153c92
 def _diagonal(ax, table):

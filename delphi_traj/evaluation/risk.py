@@ -26,7 +26,8 @@ from delphi_traj.data.batches import (
     collate_landmark,
     landmark_days,
 )
-from ..data.events import DAYS_PER_YEAR, Cohort, Vocab, days_of_years
+from ..data.codes import Vocab
+from ..data.events import DAYS_PER_YEAR, Cohort, days_of_years
 from ..models.heads import Hazards
 
 # %% ../../nbs/40_risk.ipynb #31696694
