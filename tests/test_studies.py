@@ -11,7 +11,9 @@ import pandas as pd
 import pytest
 import torch
 
-from delphi_traj.data.interactions import MOVIELENS_FIELDS, Interactions, simulate_interactions
+from delphi_traj.data.clicks import simulate_interactions
+from delphi_traj.data.interactions import Interactions
+from delphi_traj.data.public_tables import MOVIELENS_FIELDS
 from delphi_traj.evaluation.ranking import count_flops
 from delphi_traj.layers.mixers import MIXERS
 from delphi_traj.models.unimixer import FeatureTokenizer, make_ranker
