@@ -26,8 +26,6 @@ import torch
 from fastcore.script import anno_parser
 
 # %% ../nbs/51_commands.ipynb #cf80d0ae
-from .training.devices import make_accelerator
-
 from .data.batches import CENTURY, years_kept
 from .data.codes import Vocab, write_whole
 from .data.events import Cohort, days_of_years
@@ -45,6 +43,7 @@ from delphi_traj.training.architectures import (
     options_of,
 )
 from .training.checkpoints import load_checkpoint
+from .training.devices import make_accelerator
 from .training.loop import TrainOptions, refuse_old_run, train
 from .training.people import cohort_from, two_parts
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ..data.events import Cohort
-from ..data.meds import cohort_format, declared_splits, read_cohort
+from ..data.formats import cohort_format, declared_splits, read_cohort
 from ..data.simulator import simulate
 
 log = logging.getLogger(__name__)
