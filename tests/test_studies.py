@@ -13,7 +13,8 @@ import torch
 
 from delphi_traj.data.interactions import MOVIELENS_FIELDS, Interactions, simulate_interactions
 from delphi_traj.evaluation.ranking import count_flops
-from delphi_traj.models.unimixer import FeatureTokenizer, make_ranker
+from delphi_traj.layers.tokens import FeatureTokenizer
+from delphi_traj.models.rankers import make_ranker
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / 'data' / 'results'
