@@ -15,7 +15,8 @@ import torch
 from fastcore.basics import patch
 from torch import Tensor
 
-from .events import MAX_AGE, Cohort, Vocab, days_of_years, subject_hash
+from .codes import Vocab
+from .events import MAX_AGE, Cohort, days_of_years, subject_hash
 
 # %% ../../nbs/02_batches.ipynb #6404b1e6
 def person_uniforms(

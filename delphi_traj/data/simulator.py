@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 from fastcore.basics import patch
 
-from .events import Cohort, Vocab, make_vocab
+from .codes import Vocab, make_vocab
+from .events import Cohort
 
 # %% ../../nbs/01_simulator.ipynb #ac0ff46c
 FAMILIES = {

@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['REASONS', 'Risk', 'checked_landmarks', 'row_reasons', 'codes_had', 'code_reasons', 'known_at', 'at_rest',
-           'landmark_inputs', 'last_position', 'hazards_of_state', 'hazards_at', 'clock_began', 'float64_device',
-           'in_float64', 'landmark_hazards', 'next_probability', 'frozen_risk', 'check_model', 'RateWarning',
-           'caution_of', 'cif_next', 'risk', 'came_within']
+           'landmark_inputs', 'clock_began', 'float64_device', 'in_float64', 'landmark_hazards', 'next_probability',
+           'frozen_risk', 'check_model', 'RateWarning', 'caution_of', 'cif_next', 'risk', 'came_within']
 
 # %% ../../nbs/40_risk.ipynb #eecf68d3
 import warnings
@@ -27,7 +26,8 @@ from delphi_traj.data.batches import (
     collate_landmark,
     landmark_days,
 )
-from ..data.events import DAYS_PER_YEAR, Cohort, Vocab, days_of_years
+from ..data.codes import Vocab
+from ..data.events import DAYS_PER_YEAR, Cohort, days_of_years
 from ..models.heads import Hazards
 
 # %% ../../nbs/40_risk.ipynb #31696694
@@ -166,35 +166,6 @@ def landmark_inputs(
         return collate(people, 'all_future', landmark=landmark)
     return collate_landmark(people, landmark, every)
 
-# %% ../../nbs/40_risk.ipynb #33d5e4a7
-def last_position(valid: Tensor) -> Tensor:  # bool [b l] -> int64 [b]
-    "The last True of each row; raises ValueError for a row without any."
-    if not valid.any(1).all():
-        raise ValueError(
-            f'row {int((~valid.any(1)).int().argmax())} has no event; expected at least a '
-            'no-event token at the landmark'
-        )
-    return valid.shape[1] - 1 - valid.flip(1).int().argmax(1)
-
-# %% ../../nbs/40_risk.ipynb #1fe2111d
-def hazards_of_state(
-    model,
-    hidden,  # [b d]
-    sex,
-    age,
-) -> Hazards:  # 0, 1, 2 [b]; days, [b] -> [b k]
-    "Hazards of any model with any head, recalibrated where the model is."
-    return model.rates(hidden, sex, age)
-
-# %% ../../nbs/40_risk.ipynb #010717e0
-def hazards_at(model, batch: Batch) -> Hazards:  # [b k]
-    "Hazards at the last position, or at the landmark."
-    hidden = model(batch)
-    if model.config.objective == 'all_future':
-        return model.rates(hidden, batch.sex, model.landmark_age(batch)[:, 0])
-    at = torch.arange(len(batch), device=hidden.device), last_position(batch.valid)
-    return model.rates(hidden[at], batch.sex, batch.age[at])
-
 # %% ../../nbs/40_risk.ipynb #d1270334
 def clock_began(
     model, past: Cohort, landmark
@@ -229,10 +200,8 @@ def landmark_hazards(
     "Hazards at the landmark from what was known on that day."
     past = known_at(cohort, landmark)
     with at_rest(model) as device:
-        found = in_float64(
-            hazards_at(model, landmark_inputs(model.config.objective, past, landmark).to(device)),
-            float64_device(device),
-        )
+        inputs = landmark_inputs(model.config.objective, past, landmark).to(device)
+        found = in_float64(model.hazards_at(inputs), float64_device(device))
     begin = torch.from_numpy((landmark - clock_began(model, past, landmark)) / DAYS_PER_YEAR)
     return found, begin.to(found.log_scale.device)
 
