@@ -2,10 +2,10 @@
 are."""
 
 import ast
+import json
 from dataclasses import replace
 from pathlib import Path
 
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,11 +21,8 @@ RESULTS = ROOT / 'data' / 'results'
 
 def cells(name):
     "Code cells of a notebook."
-    return [
-        c.source
-        for c in nbformat.read(ROOT / 'nbs' / f'{name}.ipynb', 4).cells
-        if c.cell_type == 'code'
-    ]
+    text = (ROOT / 'nbs' / f'{name}.ipynb').read_text(encoding='utf8')
+    return [''.join(c['source']) for c in json.loads(text)['cells'] if c['cell_type'] == 'code']
 
 
 def defined(name, *functions):
