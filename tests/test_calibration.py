@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 
+from delphi_traj.data.events import days_of_years
 from delphi_traj.data.simulator import make_world, simulate
 from delphi_traj.evaluation.calibration import (
     MEASURES,
@@ -47,13 +48,7 @@ from delphi_traj.evaluation.calibration import (
     spline,
     time_to_event,
 )
-from delphi_traj.evaluation.metrics import (
-    NOT_FOLLOWED,
-    days_of_years,
-    landmark_auc,
-    multiplicities,
-    outcomes_at,
-)
+from delphi_traj.evaluation.metrics import NOT_FOLLOWED, landmark_auc, multiplicities, outcomes_at
 
 YEAR = 365.25
 

@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from delphi_traj.data.landmarks import known_at
+from delphi_traj.evaluation.drawing import ENDED
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,10 +29,9 @@ from delphi_traj.evaluation.commands import (
     matching_cohort,
 )
 from delphi_traj.evaluation.export import load_program
-from delphi_traj.evaluation.futures import ENDED, Futures, sample_futures
+from delphi_traj.evaluation.futures import Futures, sample_futures
 from delphi_traj.evaluation.metrics import AgeSexBaseline, evaluate
 from delphi_traj.evaluation.report import Assessment, Settings, rows_of
-from delphi_traj.evaluation.risk import known_at
 from delphi_traj.models.delphi import DelphiConfig
 from delphi_traj.models.heads import marginal_log_rates, set_base_rate
 from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint

@@ -7,6 +7,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from delphi_traj.data.landmarks import codes_had, known_at
+from delphi_traj.evaluation.drawing import (
+    ENDED,
+    Rules,
+    Walk,
+    draw_exponential,
+    draw_next,
+    draw_weibull,
+    streams,
+    uniforms,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
@@ -14,28 +25,14 @@ from scipy import integrate, stats
 from delphi_traj.data.batches import CENTURY, Batch
 from delphi_traj.data.events import Cohort, make_vocab
 from delphi_traj.data.simulator import make_world, simulate
-from delphi_traj.evaluation.futures import (
-    ENDED,
-    Histories,
-    Rules,
-    Walk,
-    draw_exponential,
-    draw_next,
-    draw_weibull,
-    risk_mc,
-    sample_futures,
-    streams,
-    uniforms,
-)
+from delphi_traj.evaluation.futures import Histories, risk_mc, sample_futures
 from delphi_traj.evaluation.oracle import oracle_futures, oracle_log_hazard
 from delphi_traj.evaluation.risk import (
     REASONS,
     came_within,
     cif_next,
-    codes_had,
     frozen_risk,
     hazards_of_state,
-    known_at,
     landmark_hazards,
     landmark_inputs,
     next_probability,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from delphi_traj.data.events import make_vocab, read_frame
+from delphi_traj.data.events import days_of_years, make_vocab, read_frame, years_of_days
 from delphi_traj.data.simulator import make_world, oracle_nll, simulate
 from delphi_traj.evaluation.metrics import (
     NOT_FOLLOWED,
@@ -17,7 +17,6 @@ from delphi_traj.evaluation.metrics import (
     age_and_sex,
     bootstrap_lead,
     bootstrap_macro,
-    days_of_years,
     evaluate,
     free_of,
     incidence,
@@ -35,7 +34,6 @@ from delphi_traj.evaluation.metrics import (
     stacked,
     weighted_auc,
     without_auc,
-    years_of_days,
 )
 from delphi_traj.evaluation.oracle import oracle_log_hazard, oracle_risk
 from delphi_traj.models.delphi import Delphi, DelphiConfig

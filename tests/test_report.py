@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from delphi_traj.data.landmarks import known_at
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -59,7 +60,7 @@ from delphi_traj.evaluation.report import (
     windows,
     write_report,
 )
-from delphi_traj.evaluation.risk import known_at, risk
+from delphi_traj.evaluation.risk import risk
 from delphi_traj.models.event_trajectory import event_trajectory_shared_v2
 from delphi_traj.models.heads import marginal_log_rates, set_base_rate
 from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint, seen_people
