@@ -21,15 +21,11 @@ from delphi_traj.models.delphi import (
     traj_mixer_v5,
 )
 from delphi_traj.models.event_trajectory import EventTrajectory, event_trajectory_shared_v2
-from delphi_traj.training.checkpoints import (
-    CheckpointError,
-    architecture,
-    load_checkpoint,
-    person_marks,
-    save_checkpoint,
-    seen_people,
-)
+from delphi_traj.training.architectures import architecture
+from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint
+from delphi_traj.training.files import CheckpointError
 from delphi_traj.training.loop import TrainOptions, build_model, config_from, train
+from delphi_traj.training.people import person_marks, seen_people
 
 VOCAB = make_vocab(['A', 'B', 'C'])
 SMALL = dict(d_model=24, n_head=4, n_layer=1, objective='competing')

@@ -1,10 +1,13 @@
 """The commands: what they write, for whom they answer, what they refuse, and that a refusal leaves
 nothing behind."""
 
+import argparse
 import contextlib
 import io
 import json
+import logging
 import os
+import re
 import shutil
 
 import numpy as np
@@ -16,11 +19,8 @@ from delphi_traj.evaluation.drawing import ENDED
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delphi_traj.data.events import Cohort, make_vocab
-from delphi_traj.data.meds import read_cohort, write_cohort
-from delphi_traj.data.simulator import simulate
-from delphi_traj.evaluation import commands
-from delphi_traj.evaluation.commands import (
+from delphi_traj import commands
+from delphi_traj.commands import (
     as_people,
     delphi_convert,
     delphi_evaluate,
@@ -28,6 +28,9 @@ from delphi_traj.evaluation.commands import (
     delphi_sample,
     matching_cohort,
 )
+from delphi_traj.data.events import Cohort, make_vocab
+from delphi_traj.data.formats import read_cohort, write_cohort
+from delphi_traj.data.simulator import simulate
 from delphi_traj.evaluation.export import load_program
 from delphi_traj.evaluation.futures import Futures, sample_futures
 from delphi_traj.evaluation.metrics import AgeSexBaseline, evaluate
@@ -35,9 +38,10 @@ from delphi_traj.evaluation.report import Assessment, Settings, rows_of
 from delphi_traj.models.delphi import DelphiConfig
 from delphi_traj.models.heads import marginal_log_rates, set_base_rate
 from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint
-from delphi_traj.training.loop import build_model, said_on_stderr
+from delphi_traj.training.loop import build_model
 from lives import cohorts, examples, tiny_model
 from pages import Page
+from terminal import said_on_stderr
 
 SHAPED = make_vocab(
     ['Ash', 'Beech', 'Cedar', 'Dogwood'], lifestyle=[f'level {i}' for i in range(9)]
@@ -120,6 +124,83 @@ def refused(command, *argv):
         line,
     )
     return line
+
+
+# any command
+
+
+@commands.command
+def spells(
+    data: str,  # people
+    batch_size: int = 3,  # of them at once
+    max_length: int = None,  # of a sequence
+    no_birth: str = None,  # what becomes of people without one
+    base_rate: bool = False,  # whether
+):
+    "Say what was asked for."
+    if data == 'Ctrl-C':
+        raise KeyboardInterrupt
+    logging.getLogger('delphi_traj.layers').info(f'{data=} {batch_size=} {max_length=}')
+    print(f'{no_birth=} {base_rate=}')
+
+
+@pytest.mark.parametrize('dash', '-_')
+def test_both_spellings_of_an_option_are_one(dash, capsys):
+    argv = [f'--batch{dash}size=5', f'--max{dash}length', '7', 'a-b', f'--base{dash}rate']
+    spells.main([*argv, f'--no{dash}birth', '--drop-x'[2:]])
+    said = capsys.readouterr()
+    assert said.out == "data='a-b' batch_size=5 max_length=7\nno_birth='drop-x' base_rate=True\n"
+    assert not said.err
+
+
+def test_help_has_one_spelling(capsys):
+    "That of README, whatever fastcore makes of it."
+    for command in (spells, delphi_evaluate, commands.delphi_train):
+        with pytest.raises(SystemExit):
+            command.main(['--help'])
+        options = re.findall(r'--[\w-]+', capsys.readouterr().out)
+        assert len(options) > 4 and not [o for o in options if '-' in o[2:]]
+
+
+def test_newer_fastcore_spells_with_hyphens(monkeypatch, capsys):
+    "The parser of another fastcore, which knows hyphens only."
+    old = commands.anno_parser
+
+    def hyphens(function, prog=None):
+        parser, made = old(function, prog=prog), argparse.ArgumentParser(prog=prog)
+        for action in parser._actions[1:]:
+            names = [o.replace('_', '-') for o in action.option_strings]
+            kind = {'action': 'store_true'} if action.nargs == 0 else {'type': action.type}
+            made.add_argument(*(names or [action.dest]), default=action.default, **kind)
+        return made
+
+    monkeypatch.setattr(commands, 'anno_parser', hyphens)
+    for dash in '-_':
+        test_both_spellings_of_an_option_are_one(dash, capsys)
+    test_help_has_one_spelling(capsys)
+
+
+def test_an_interruption_is_one_line(capsys):
+    assert said_on_stderr(spells.main, ['Ctrl-C']) == (130, 'spells: interrupted\n')
+
+
+def test_what_the_library_says_is_printed_by_commands_only(capsys):
+    "Also where a command is called as a function; afterwards the logger is as it was."
+    logger = logging.getLogger('delphi_traj')
+    before = logger.level, list(logger.handlers)
+    spells('x')
+    assert capsys.readouterr().out.startswith("data='x' batch_size=3")
+    with pytest.raises(KeyboardInterrupt):
+        spells('Ctrl-C')
+    assert (logger.level, logger.handlers) == before
+    spells.__wrapped__('x')
+    assert capsys.readouterr().out == 'no_birth=None base_rate=False\n'
+
+
+def test_only_the_first_process_speaks(monkeypatch, capsys):
+    monkeypatch.setenv('RANK', '1')
+    spells('x')
+    assert capsys.readouterr().out == 'no_birth=None base_rate=False\n'
 
 
 # delphi_evaluate
@@ -666,8 +747,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_computed(
 ):
     (tmp_path / 'file').write_text('mine')
     monkeypatch.setattr(
-        'delphi_traj.evaluation.commands.matching_cohort',
-        lambda *a: pytest.fail('the people were read'),
+        'delphi_traj.commands.matching_cohort', lambda *a: pytest.fail('the people were read')
     )
     assert 'found a file at' in refused(
         command,

@@ -29,12 +29,8 @@ from delphi_traj.layers.mixers import (
     make_stage,
 )
 from delphi_traj.models.delphi import Block, Delphi, DelphiConfig, traj_mixer_v1, traj_mixer_v5
-from delphi_traj.training.checkpoints import (
-    CheckpointError,
-    load_checkpoint,
-    save_checkpoint,
-    train_config,
-)
+from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint, train_config
+from delphi_traj.training.files import CheckpointError
 from lives import VOCAB, redraw, tiny_config
 
 ROOT = Path(__file__).parents[1]
@@ -768,7 +764,7 @@ def test_v5_12():
 
 def test_v5_13(tmp_path, capsys):
     "Tag and both parameter counts are in train_config.json, and a training run prints the counts."
-    from delphi_traj.training.loop import delphi_train
+    from delphi_traj.commands import delphi_train
 
     model = redraw(Delphi(tiny_config('traj_mixer_v5'), VOCAB))
     model.sex_embedding.weight.requires_grad_(False)
@@ -799,16 +795,16 @@ def test_v5_13(tmp_path, capsys):
 def test_v5_13_the_log_prints_both_counts(tmp_path, capsys, monkeypatch):
     """Where some parameters are fixed the two counts differ; the log prints both, and both are
     written."""
-    from delphi_traj.training import loop
+    from delphi_traj import commands
 
     def some_fixed(config, vocab):
         model = Delphi(config, vocab)
         model.sex_embedding.weight.requires_grad_(False)
         return model
 
-    monkeypatch.setattr(loop, 'build_model', some_fixed)
+    monkeypatch.setattr(commands, 'build_model', some_fixed)
     (tmp_path / 'small.json').write_text(json.dumps(dict(d_model=24, n_head=4, n_layer=2)))
-    loop.delphi_train(
+    commands.delphi_train(
         'simulated:60:0',
         out=str(tmp_path / 'run'),
         config=str(tmp_path / 'small.json'),

@@ -25,12 +25,8 @@ from delphi_traj.models.event_trajectory import (
     event_trajectory_shared_v2,
 )
 from delphi_traj.models.heads import hazards_of
-from delphi_traj.training.checkpoints import (
-    CheckpointError,
-    load_checkpoint,
-    save_checkpoint,
-    train_config,
-)
+from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint, train_config
+from delphi_traj.training.files import CheckpointError
 from lives import VOCAB, redraw, tiny_config
 from test_ledger import close, count, draw, edited, normalised, score_of, shapes, silu
 

@@ -12,8 +12,10 @@ DELPHI = 'models/delphi.py'
 HEADS = 'models/heads.py'
 BATCH = 'data/batches.py'
 EVENTS = 'data/events.py'
+FILES = 'data/files.py'
 SIM = 'data/simulator.py'
 SAVE, LOOP = 'training/checkpoints.py', 'training/loop.py'
+TAGS = 'training/architectures.py'
 V1_SHAPES = (
     'self.gate_proj = unfilled(d, g, h)\n        self.value_proj = unfilled(d, g, h)\n'
     '        self.output_proj = unfilled(d, h, g)'
@@ -142,7 +144,7 @@ MUTATIONS = {
         'ledger::test_v1_16',
     ),
     ('V1.17', 'a value of section 11'): (
-        SAVE,
+        TAGS,
         "attention_output_projection='unchanged'",
         "attention_output_projection='removed'",
         'ledger::test_v1_17',
@@ -256,19 +258,19 @@ MUTATIONS = {
         'ledger::test_v5_13',
     ),
     ('V5.13', 'the log gives the total for the trainable count'): (
-        LOOP,
+        'commands.py',
         '{model.parameter_count(trainable=True):,}',
         '{model.parameter_count():,}',
         'ledger::test_v5_13_the_log_prints_both_counts',
     ),
     ('V5.13', 'the log gives the trainable count for the total'): (
-        LOOP,
+        'commands.py',
         '{model.parameter_count():,} parameters, {',
         '{model.parameter_count(trainable=True):,} parameters, {',
         'ledger::test_v5_13_the_log_prints_both_counts',
     ),
     ('V5.13', 'the trainable count is not printed'): (
-        LOOP,
+        'commands.py',
         ', {model.parameter_count(trainable=True):,} ',
         ' ',
         'ledger::test_v5_13_the_log_prints_both_counts',
@@ -280,7 +282,7 @@ MUTATIONS = {
         'ledger::test_v5_14',
     ),
     ('V5.15', 'a value of section 11'): (
-        SAVE,
+        TAGS,
         'intra_gate_initial_sigmoid=0.1',
         'intra_gate_initial_sigmoid=0.5',
         'ledger::test_v5_15',
@@ -402,19 +404,19 @@ MUTATIONS = {
         'properties::test_cuts_change_nothing',
     ),
     ('data', 'file ids are model ids'): (
-        EVENTS,
+        FILES,
         'subject, age, file_id + 1, subjects',
         'subject, age, file_id, subjects',
         'events::test_any_small_rows',
     ),
     ('data', 'unsigned read as signed'): (
-        EVENTS,
+        FILES,
         "dtype='<u4').reshape",
         "dtype='<i4').reshape",
         'events::test_refusals',
     ),
     ('data', 'blocks are not checked'): (
-        EVENTS,
+        FILES,
         'pd.Series(subject[new]).duplicated().to_numpy()',
         'False',
         'events::test_any_small_rows',

@@ -2,7 +2,7 @@
 of which must make its test fail."""
 
 from mutations import checks_of, statements
-from test_mutations import ATT, CLOCK, MIX, SAVE, unnamed
+from test_mutations import ATT, CLOCK, MIX, SAVE, TAGS, unnamed
 
 ET = 'models/event_trajectory.py'
 # (id, what is broken): (module, text that stands in it exactly once, text in its place, test that
@@ -172,7 +172,7 @@ MUTATIONS = {
         'ledger_et::test_et_19',
     ),
     ('ET.20', 'another width is written'): (
-        SAVE,
+        TAGS,
         'traj_hidden=config.traj_hidden,',
         'traj_hidden=config.trajectory_dim,',
         'ledger_et::test_et_20',
@@ -198,7 +198,7 @@ MUTATIONS = {
         'ledger_et::test_et_21_fingerprint',
     ),
     ('ET.21', 'a second core is not looked for'): (
-        SAVE,
+        TAGS,
         "if n.startswith('reasoning_core')}",
         "if n.startswith('reasoning_core.')}",
         'ledger_et::test_et_21_one_core',

@@ -384,7 +384,7 @@ MUTATIONS = {
         'interactions::test_expected_auc_is_the_sum_over_pairs',
     ),
     ('MEDS', 'rows before birth count as seen'): (
-        MEDS,
+        'data/calendar.py',
         '(rows.day >= rows.subject_id.map(born)) & (rows.part',
         '(rows.day > -1e9) & (rows.part',
         'meds::test_faults_may_be_dropped_and_are_counted',

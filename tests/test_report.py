@@ -19,7 +19,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from delphi_traj.data.batches import CENTURY
-from delphi_traj.data.events import make_vocab, read_frame
+from delphi_traj.data.events import make_vocab
+from delphi_traj.data.files import read_frame
 from delphi_traj.data.simulator import make_world, simulate
 from delphi_traj.evaluation import report
 from delphi_traj.evaluation.figures import (
@@ -63,8 +64,9 @@ from delphi_traj.evaluation.report import (
 from delphi_traj.evaluation.risk import risk
 from delphi_traj.models.event_trajectory import event_trajectory_shared_v2
 from delphi_traj.models.heads import marginal_log_rates, set_base_rate
-from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint, seen_people
+from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint
 from delphi_traj.training.loop import build_model, config_from
+from delphi_traj.training.people import seen_people
 from lives import VOCAB, cohorts, examples, tiny_config, tiny_model
 from pages import Page
 

@@ -11,16 +11,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from delphi_traj.commands import delphi_train
 from delphi_traj.data.simulator import simulate
 from delphi_traj.models.delphi import Delphi, traj_mixer_v5
 from delphi_traj.training.checkpoints import load_checkpoint
-from delphi_traj.training.loop import (
-    TrainOptions,
-    delphi_train,
-    read_metrics,
-    said_on_stderr,
-    train,
-)
+from delphi_traj.training.loop import TrainOptions, read_metrics, train
+from terminal import said_on_stderr
 
 SMALL = {"d_model": 24, "n_head": 4, "n_layer": 1}
 ARGS = [
@@ -39,7 +35,7 @@ ARGS = [
 def launch(folder, *more, runner=()):
     """Start delphi_train as a program of its own."""
     (folder / "small.json").write_text(json.dumps(SMALL))
-    code = "from delphi_traj.training.loop import delphi_train; delphi_train()"
+    code = "from delphi_traj.commands import delphi_train; delphi_train()"
     script = folder / "run_train.py"
     script.write_text(code)
     command = [sys.executable, *runner, str(script), *ARGS, "--config", "small.json", *more]
@@ -217,7 +213,8 @@ def test_two_processes_with_dropout_continue_where_they_were(tmp_path):
         "    write(self, *rest)\n"
         "    if self.step == 4: import os; os._exit(7)\n"
         "loop._Run._write = stop\n"
-        "loop.delphi_train()\n"
+        "from delphi_traj.commands import delphi_train\n"
+        "delphi_train()\n"
     )
     command = [
         sys.executable,
@@ -277,7 +274,7 @@ def test_a_second_run_chooses_its_device(monkeypatch):
 def test_declared_splits_are_kept(tmp_path, capsys):
     """`held_out` is for judging: training takes train and tuning, says so, and leaves marks of
     nobody else."""
-    from delphi_traj.data.meds import write_meds
+    from delphi_traj.data.meds_out import write_meds
 
     people = simulate(150, seed=6)
     ids = people.subjects.subject_id.tolist()
@@ -315,7 +312,7 @@ def test_declared_splits_are_kept(tmp_path, capsys):
 
 def test_a_folder_without_train_people_is_refused(tmp_path):
     """Splits of other names say nothing of whom to train on."""
-    from delphi_traj.data.meds import write_meds
+    from delphi_traj.data.meds_out import write_meds
 
     people = simulate(40, seed=6)
     write_meds(people, tmp_path / "meds", splits={"held_out": people.subjects.subject_id.tolist()})

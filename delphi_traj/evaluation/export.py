@@ -24,7 +24,8 @@ from ..data.events import Vocab, write_whole
 from .risk import landmark_inputs
 from ..layers.unimixing import BlockMixing, bake
 from ..models.heads import Hazards, at_risk
-from ..training.checkpoints import Checkpoint, CheckpointError
+from ..training.checkpoints import Checkpoint
+from ..training.files import CheckpointError
 
 # %% ../../nbs/50_export.ipynb #15804558
 INPUTS = ('token', 'age', 'sex', 'valid', 'had', 'clock', 'query_age')
