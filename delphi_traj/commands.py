@@ -50,6 +50,10 @@ from delphi_traj.training.loop import (
 )
 
 # %% ../nbs/51_commands.ipynb #c5eae21b
+from .evaluation.drawing import ENDED
+
+from .evaluation.baseline import AgeSexBaseline
+from .evaluation.comparison import incidence
 from delphi_traj.evaluation.export import (
     LandmarkProgram,
     export_program,
@@ -62,14 +66,8 @@ from delphi_traj.evaluation.figures import (
     save_figure,
     training_figure,
 )
-from .evaluation.futures import ENDED, Futures, sample_futures
-from delphi_traj.evaluation.metrics import (
-    AgeSexBaseline,
-    check_replicates,
-    incidence,
-    log_hazard_at,
-    rows_at,
-)
+from .evaluation.futures import Futures, sample_futures
+from .evaluation.metrics import check_replicates, log_hazard_at, rows_at
 from .evaluation.oracle import oracle_log_hazard
 from delphi_traj.evaluation.report import (
     Assessment,

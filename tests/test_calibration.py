@@ -34,12 +34,10 @@ from delphi_traj.evaluation.calibration import (
     ici,
     ici_interval,
     ici_null,
-    interval,
     ipcw,
     logistic_fit,
     observed_over_expected,
     observed_risk,
-    oracle_risk,
     risk_bins,
     risk_from_hazards,
     risk_report,
@@ -48,7 +46,14 @@ from delphi_traj.evaluation.calibration import (
     spline,
     time_to_event,
 )
-from delphi_traj.evaluation.metrics import NOT_FOLLOWED, landmark_auc, multiplicities, outcomes_at
+from delphi_traj.evaluation.metrics import (
+    NOT_FOLLOWED,
+    interval,
+    landmark_auc,
+    multiplicities,
+    outcomes_at,
+)
+from delphi_traj.evaluation.oracle import oracle_risk
 
 YEAR = 365.25
 

@@ -17,8 +17,8 @@ from delphi_traj.evaluation.export import export_program, load_program
 from delphi_traj.evaluation.futures import risk_mc, sample_futures
 from delphi_traj.evaluation.recalibration import base_rate_recalibration, observed_and_expected
 from delphi_traj.evaluation.risk import RateWarning, cif_next, landmark_inputs, risk
-from delphi_traj.models.delphi import NO_RATES, Recalibration
 from delphi_traj.models.heads import set_base_rate
+from delphi_traj.models.sequence import NO_RATES, Recalibration
 from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint
 from delphi_traj.training.loop import build_model, config_from
 

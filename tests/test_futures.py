@@ -7,7 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate, stats
+
+from delphi_traj.data.batches import CENTURY, Batch
+from delphi_traj.data.events import Cohort, make_vocab
 from delphi_traj.data.landmarks import codes_had, known_at
+from delphi_traj.data.simulator import make_world, simulate
 from delphi_traj.evaluation.drawing import (
     ENDED,
     Rules,
@@ -18,21 +25,13 @@ from delphi_traj.evaluation.drawing import (
     streams,
     uniforms,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import integrate, stats
-
-from delphi_traj.data.batches import CENTURY, Batch
-from delphi_traj.data.events import Cohort, make_vocab
-from delphi_traj.data.simulator import make_world, simulate
-from delphi_traj.evaluation.futures import Histories, risk_mc, sample_futures
+from delphi_traj.evaluation.futures import risk_mc, sample_futures
 from delphi_traj.evaluation.oracle import oracle_futures, oracle_log_hazard
 from delphi_traj.evaluation.risk import (
     REASONS,
     came_within,
     cif_next,
     frozen_risk,
-    hazards_of_state,
     landmark_hazards,
     landmark_inputs,
     next_probability,
@@ -42,6 +41,7 @@ from delphi_traj.layers.mixers import MIXERS
 from delphi_traj.models.delphi import Delphi
 from delphi_traj.models.event_trajectory import EventTrajectory, event_trajectory_shared_v2
 from delphi_traj.models.heads import Hazards, set_base_rate
+from delphi_traj.models.sequence import Histories, Memory
 from lives import RECURRENT, VOCAB, as_cohort, cohorts, examples, tiny_config
 
 K, DEATH, YEAR = len(VOCAB), VOCAB.death, 365.25
@@ -364,7 +364,7 @@ def assert_same_hazards(model, people, landmark, tolerance):
         for x, y in ((a.log_scale, b.log_scale), (a.log_shape, b.log_shape)):
             if x is not None:
                 torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance)
-    assert type(walks[0].memory) is not Histories and type(walks[1].memory) is Histories
+    assert type(walks[0].memory) is Memory and type(walks[1].memory) is Histories
 
 
 @pytest.mark.parametrize('family, what, head', FAMILIES)
@@ -426,9 +426,7 @@ def gaps(model, futures, most):
             torch.from_numpy(x) / YEAR for x in (when[:, j + 1] - when[:, j], when[:, j] - clock)
         )
         state = hidden if hidden.ndim == 2 else hidden[:, -1]
-        h = hazards_of_state(model, state, batch.sex, batch.query_age[:, 0]).cumulative_hazard(
-            years, begin
-        )
+        h = model.rates(state, batch.sex, batch.query_age[:, 0]).cumulative_hazard(years, begin)
         spent.append((h * (torch.from_numpy(CAUSE) & ~had)).sum(-1).numpy())
         clock = when[:, j + 1]
     return np.stack(spent, 1)

@@ -12,15 +12,19 @@ from sklearn.metrics import roc_auc_score
 from delphi_traj.data.events import days_of_years, make_vocab, years_of_days
 from delphi_traj.data.files import read_frame
 from delphi_traj.data.simulator import make_world, oracle_nll, simulate
+from delphi_traj.evaluation.baseline import AgeSexBaseline
+from delphi_traj.evaluation.comparison import (
+    evaluate,
+    incidence,
+    predictor_likelihoods,
+    predictor_scores,
+)
 from delphi_traj.evaluation.metrics import (
     NOT_FOLLOWED,
-    AgeSexBaseline,
     age_and_sex,
     bootstrap_lead,
     bootstrap_macro,
-    evaluate,
     free_of,
-    incidence,
     landmark_auc,
     landmark_outcome,
     log_hazard_at,
@@ -29,8 +33,6 @@ from delphi_traj.evaluation.metrics import (
     multiplicities,
     outcomes_at,
     paired_differences,
-    predictor_likelihoods,
-    predictor_scores,
     rows_at,
     stacked,
     weighted_auc,

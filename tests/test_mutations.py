@@ -9,6 +9,7 @@ ATT = 'layers/attention.py'
 CLOCK = 'layers/clock.py'
 GROUPS = 'layers/groups.py'
 DELPHI = 'models/delphi.py'
+SEQ = 'models/sequence.py'
 HEADS = 'models/heads.py'
 BATCH = 'data/batches.py'
 EVENTS = 'data/events.py'
@@ -133,8 +134,8 @@ MUTATIONS = {
     ),
     ('V1.15', 'mask inverted'): (
         ATT,
-        "<= rearrange(position, 'q -> q 1')",
-        ">= rearrange(position, 'q -> q 1')",
+        "<= rearrange(position[first:], 'q -> q 1')",
+        ">= rearrange(position[first:], 'q -> q 1')",
         'ledger::test_v1_15',
     ),
     ('V1.16', 'tag not compared with what is expected'): (
@@ -289,7 +290,7 @@ MUTATIONS = {
     ),
     ('mask', 'padding is read'): (
         ATT,
-        "return rearrange(valid, 'b l -> b 1 l') & not_later(valid)",
+        "return rearrange(valid, 'b l -> b 1 l') & not_later(valid, first)",
         'return not_later(valid).expand(len(valid), -1, -1)',
         'ledger::test_v1_15',
     ),
@@ -306,9 +307,9 @@ MUTATIONS = {
         'properties::test_dropout_in_training_only[traj_mixer_v5-relative-competing]',
     ),
     ('landmark', 'prediction at a padding position'): (
-        DELPHI,
-        'self(batch)[row, last]',
-        'self(batch)[row, -1]',
+        SEQ,
+        'return hidden[at], batch.age[at]',
+        'return hidden[:, -1], batch.age[at]',
         'properties::test_prediction_is_of_the_last_position',
     ),
     ('causality', 'a state takes a bit of the next one'): (
@@ -325,8 +326,8 @@ MUTATIONS = {
     ),
     ('sex', 'sex is forgotten'): (
         DELPHI,
-        'return x + sex[:, None] +',
-        'return x +',
+        '.to(token.dtype) + self.sex_context(batch.sex)',
+        '.to(token.dtype)',
         'properties::test_past_is_read[traj_mixer_v5-relative-competing]',
     ),
     ('likelihood', 'no last interval'): (
@@ -446,7 +447,7 @@ MUTATIONS = {
         'batches::test_no_event_tokens_tell_nothing',
     ),
     ('batches', 'landmarks see the next day'): (
-        BATCH,
+        'data/landmarks.py',
         'known = cohort.age <= landmark[cohort.person]',
         'known = cohort.age <= landmark[cohort.person] + 1',
         'batches::test_landmarks_do_not_see_the_future',

@@ -44,13 +44,13 @@ MUTATIONS = {
         'entrances::test_people_with_other_codes_are_refused',
     ),
     ('rates', 'the objective delphi is no caution'): (
-        'models/delphi.py',
+        'models/sequence.py',
         "self.config.objective == 'delphi' and self.recalibration",
         "self.config.objective == '' and self.recalibration",
         'entrances::test_results_of_objective_delphi_say_that_they_are_no_rates',
     ),
     ('recalibration', 'factors divide'): (
-        'models/delphi.py',
+        'models/sequence.py',
         'return log_scale + self.log_factor',
         'return log_scale - self.log_factor',
         'entrances::test_every_road_to_a_rate_is_recalibrated',

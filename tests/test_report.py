@@ -23,6 +23,8 @@ from delphi_traj.data.events import make_vocab
 from delphi_traj.data.files import read_frame
 from delphi_traj.data.simulator import make_world, simulate
 from delphi_traj.evaluation import report
+from delphi_traj.evaluation.baseline import AgeSexBaseline, lexis
+from delphi_traj.evaluation.comparison import evaluate
 from delphi_traj.evaluation.figures import (
     auc_figure,
     calibration_figure,
@@ -32,14 +34,7 @@ from delphi_traj.evaluation.figures import (
     study_figure,
 )
 from delphi_traj.evaluation.futures import sample_futures
-from delphi_traj.evaluation.metrics import (
-    AgeSexBaseline,
-    evaluate,
-    landmark_auc,
-    landmark_outcome,
-    lexis,
-    log_hazard_at,
-)
+from delphi_traj.evaluation.metrics import landmark_auc, landmark_outcome, log_hazard_at
 from delphi_traj.evaluation.report import (
     Assessment,
     Part,

@@ -14,15 +14,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from ..data.landmarks import first_after
 from scipy.special import expit, logit
 
-from ..data.events import Cohort
+from ..data.events import Cohort, days_of_years, years_of_days
 from .figures import interval_lengths
 from delphi_traj.evaluation.metrics import (
     NOT_FOLLOWED,
     check_replicates,
-    days_of_years,
-    first_after,
     free_of,
     interval,
     labels_of_rows,
@@ -30,7 +29,6 @@ from delphi_traj.evaluation.metrics import (
     paired_differences,
     weighted_auc,
     whole_days,
-    years_of_days,
 )
 from .oracle import oracle_risk
 

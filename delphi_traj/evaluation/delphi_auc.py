@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..data.batches import Batch, collate, person_uniforms
-from ..data.events import Cohort
-from .metrics import DAYS_PER_YEAR, days_of_years
+from ..data.events import DAYS_PER_YEAR, Cohort, days_of_years
 from .risk import at_rest
 
 # %% ../../nbs/44_delphi_auc.ipynb #516c3b13

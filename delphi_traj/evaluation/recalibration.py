@@ -17,8 +17,8 @@ from torch import nn
 from ..data.batches import Batches
 from ..data.events import Cohort, FollowUpWarning, days_of_years
 from .risk import at_rest
-from ..models.delphi import Recalibration
 from ..models.heads import at_risk
+from ..models.sequence import Recalibration
 
 # %% ../../nbs/46_recalibration.ipynb #fd30b06e
 @torch.no_grad()

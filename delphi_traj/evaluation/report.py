@@ -35,9 +35,20 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from matplotlib.figure import Figure
 
 # %% ../../nbs/49_report.ipynb #faff10dd
+from ..data.landmarks import known_at
+from .drawing import ENDED
+
 from ..data.batches import CENTURY
-from ..data.events import Cohort, Vocab, days_of_years, subject_hash, write_whole
+from delphi_traj.data.events import (
+    DAYS_PER_YEAR,
+    Cohort,
+    Vocab,
+    days_of_years,
+    subject_hash,
+    write_whole,
+)
 from ..data.simulator import World
+from .baseline import AgeSexBaseline
 from delphi_traj.evaluation.calibration import (
     age_band,
     by_group,
@@ -49,6 +60,13 @@ from delphi_traj.evaluation.calibration import (
     risk_report,
     time_to_event,
 )
+from delphi_traj.evaluation.comparison import (
+    Evaluation,
+    incidence,
+    predictor_likelihoods,
+    predictor_scores,
+    side_by_side,
+)
 from .delphi_auc import delphi_auc, summarise_delphi_auc
 from delphi_traj.evaluation.figures import (
     auc_figure,
@@ -59,25 +77,18 @@ from delphi_traj.evaluation.figures import (
     futures_figure,
     incidence_figure,
 )
-from .futures import ENDED, sample_futures
+from .futures import sample_futures
 from delphi_traj.evaluation.metrics import (
-    DAYS_PER_YEAR,
-    AgeSexBaseline,
-    Evaluation,
     Outcome,
     age_and_sex,
-    incidence,
     landmark_outcome,
     log_hazard_at,
     model_nll,
     multiplicities,
-    predictor_likelihoods,
-    predictor_scores,
-    side_by_side,
     stacked,
 )
 from .oracle import oracle_log_hazard
-from .risk import known_at, risk
+from .risk import risk
 from ..training.checkpoints import Checkpoint
 
 log = logging.getLogger(__name__)

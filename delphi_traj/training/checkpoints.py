@@ -19,7 +19,7 @@ from torch import nn
 
 import delphi_traj
 from ..data.events import Vocab
-from ..models.delphi import Recalibration
+from ..models.sequence import Recalibration
 from delphi_traj.training.architectures import (
     ARCHITECTURES,
     architecture,
