@@ -858,7 +858,7 @@ def test_inserted_no_event_tokens(how):
         0,
         Rules(False, 9, False, how, 5.0),
     )
-    quiet = walk.quiet[walk.quiet <= 15_000 + 30 * YEAR]
+    quiet = walk.no_events[walk.no_events <= 15_000 + 30 * YEAR]
     steps = list(walk)
     stops = torch.cat([s.age for s in steps])
     assert sorted(stops[stops < 15_000 + 30 * YEAR - 1e-6].tolist()) == sorted(quiet.tolist())
