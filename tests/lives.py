@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import delphi_traj.layers
 from delphi_traj.data.batches import OBJECTIVES
-from delphi_traj.data.events import SEXES, Cohort, make_vocab
+from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.events import SEXES, Cohort
 from delphi_traj.layers.mixers import MIXERS
 from delphi_traj.models.delphi import Delphi, DelphiConfig
 

@@ -15,20 +15,11 @@ from sklearn.linear_model import LogisticRegression
 from delphi_traj.data.events import days_of_years
 from delphi_traj.data.simulator import make_world, simulate
 from delphi_traj.evaluation.calibration import (
-    MEASURES,
     Forecast,
     TimeToEvent,
-    age_band,
-    auc,
-    auc_without_dead,
-    brier,
-    by_group,
     calibration_intercept,
     calibration_slope,
     calibration_table,
-    chapter_report,
-    compare,
-    concordance,
     expected_risk,
     forecast,
     ici,
@@ -40,8 +31,6 @@ from delphi_traj.evaluation.calibration import (
     observed_risk,
     risk_bins,
     risk_from_hazards,
-    risk_report,
-    scaled_brier,
     smooth_observed,
     spline,
     time_to_event,
@@ -54,6 +43,19 @@ from delphi_traj.evaluation.metrics import (
     outcomes_at,
 )
 from delphi_traj.evaluation.oracle import oracle_risk
+from delphi_traj.evaluation.performance import (
+    MEASURES,
+    age_band,
+    auc,
+    auc_without_dead,
+    brier,
+    by_group,
+    chapter_report,
+    compare,
+    concordance,
+    risk_report,
+    scaled_brier,
+)
 
 YEAR = 365.25
 

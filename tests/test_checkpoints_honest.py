@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from delphi_traj.data.events import make_vocab
+from delphi_traj.data.codes import make_vocab
 from delphi_traj.data.simulator import simulate
 from delphi_traj.evaluation.export import export_program, load_program
 from delphi_traj.models.delphi import Delphi, DelphiConfig, traj_mixer_v1, traj_mixer_v5

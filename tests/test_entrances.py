@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from delphi_traj.data.batches import PURPOSES, collate, collate_landmark
-from delphi_traj.data.events import FollowUpWarning, make_vocab
+from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.events import FollowUpWarning
 from delphi_traj.data.files import read_frame
 from delphi_traj.data.refusals import CohortError
 from delphi_traj.data.simulator import simulate

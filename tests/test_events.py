@@ -10,15 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from delphi_traj.data.events import (
-    MAX_AGE,
-    Cohort,
-    FollowUpWarning,
-    Vocab,
-    join,
-    make_vocab,
-    subject_hash,
-)
+from delphi_traj.data.codes import Vocab, make_vocab
+from delphi_traj.data.events import MAX_AGE, Cohort, FollowUpWarning, join, subject_hash
 from delphi_traj.data.files import load_cohort, read_delphi, read_frame, write_delphi
 from delphi_traj.data.refusals import CohortError
 from lives import RECURRENT, VOCAB, a_life, cohorts, examples, table_of

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from delphi_traj.data.batches import collate, collate_landmark
-from delphi_traj.data.events import Vocab
+from delphi_traj.data.codes import Vocab
 from delphi_traj.data.files import read_frame
 from delphi_traj.evaluation.export import (
     FILES,

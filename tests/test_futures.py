@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from delphi_traj.data.batches import CENTURY, Batch
-from delphi_traj.data.events import Cohort, make_vocab
+from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.events import Cohort
 from delphi_traj.data.landmarks import codes_had, known_at
 from delphi_traj.data.simulator import make_world, simulate
 from delphi_traj.evaluation.drawing import (

@@ -20,7 +20,8 @@ from meds import CodeMetadataSchema, DataSchema, DatasetMetadataSchema, SubjectS
 from delphi_traj.data import meds, meds_out
 from delphi_traj.data import omop as omop_tables
 from delphi_traj.data.calendar import days_of, rows_accounted_for
-from delphi_traj.data.events import Cohort, FollowUpWarning, make_vocab
+from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.events import Cohort, FollowUpWarning
 from delphi_traj.data.files import load_cohort, read_delphi, read_delphi_labels, read_frame
 from delphi_traj.data.formats import cohort_format, convert, read_cohort, write_cohort
 from delphi_traj.data.meds import read_meds

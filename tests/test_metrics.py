@@ -9,7 +9,8 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from delphi_traj.data.events import days_of_years, make_vocab, years_of_days
+from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.events import days_of_years, years_of_days
 from delphi_traj.data.files import read_frame
 from delphi_traj.data.simulator import make_world, oracle_nll, simulate
 from delphi_traj.evaluation.baseline import AgeSexBaseline

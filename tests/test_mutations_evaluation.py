@@ -3,8 +3,17 @@ changes, each of which must make its test fail."""
 
 from mutations import checks_of
 
-MODULES = ('risk', 'futures', 'oracle', 'delphi_auc', 'calibration', 'metrics', 'comparison')
-RSK, FUT, ORC, AUC, CAL, MET, CMP = (f'evaluation/{name}.py' for name in MODULES)
+MODULES = (
+    'risk',
+    'futures',
+    'oracle',
+    'delphi_auc',
+    'calibration',
+    'metrics',
+    'comparison',
+    'performance',
+)
+RSK, FUT, ORC, AUC, CAL, MET, CMP, PER = (f'evaluation/{name}.py' for name in MODULES)
 COM = 'commands.py'
 # (subject, what is broken): (module, text that stands in it exactly once, text in its place, test
 # that must fail)
@@ -76,7 +85,7 @@ MUTATIONS = {
         'calibration::test_weighted_shares_are_aalen_johansen',
     ),
     ('calibration', 'squared error of those who were watched'): (
-        CAL,
+        PER,
         'f.mean(f.weight * (f.event - f.risk)**2)',
         'f.mean((f.event - f.risk)**2)',
         'calibration::test_measures_in_loops',
@@ -166,7 +175,7 @@ MUTATIONS = {
         'commands::test_futures_as_people',
     ),
     ('commands', 'names from data enter the page as markup'): (
-        'evaluation/report.py',
+        'evaluation/page.py',
         'autoescape=True',
         'autoescape=False',
         'report::test_whatever_comes_from_data_is_text',

@@ -15,8 +15,8 @@ MUTATIONS = {
     ),
     ('start', 'a sex token that was added is a record'): (
         EVE,
-        'len(ids), row >= 0',
-        'len(ids), row >= -1',
+        'rows.row.to_numpy() >= 0',
+        'rows.row.to_numpy() >= -1',
         'silent_inputs::test_a_missing_start_is_the_first_record_whether_or_not_a_sex_is_given',
     ),
     ('end', 'a death counts as a missing end'): (

@@ -14,6 +14,7 @@ MIX = 'layers/mixers.py'
 FIT = 'training/rankers.py'
 MEASURE = 'evaluation/ranking.py'
 TABLES = 'data/interactions.py'
+CLICKS = 'data/clicks.py'
 MEDS = 'data/meds.py'
 EXPORT = 'evaluation/export.py'
 LEDGER = Path(__file__).parents[1] / 'data/ledger.csv'
@@ -373,15 +374,15 @@ MUTATIONS = {
     ),
     ('tables', 'scales see the rows that are not for training'): (
         TABLES,
-        'known = _numbers(frame, name)[train]',
-        'known = _numbers(frame, name)',
+        'known = numbers_of(frame, name)[train]',
+        'known = numbers_of(frame, name)',
         'interactions::test_numbers_are_standardised_by_the_training_rows',
     ),
     ('tables', 'equal probabilities always win'): (
-        TABLES,
+        CLICKS,
         '* count * (count - 1)).sum() / 2',
         '* count * (count - 1)).sum()',
-        'interactions::test_expected_auc_is_the_sum_over_pairs',
+        'clicks::test_expected_auc_is_the_sum_over_pairs',
     ),
     ('MEDS', 'rows before birth count as seen'): (
         'data/calendar.py',

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delphi_traj.data.calendar import rows_accounted_for
-from delphi_traj.data.events import FollowUpWarning, Vocab, make_vocab
+from delphi_traj.data.codes import Vocab, make_vocab
+from delphi_traj.data.events import FollowUpWarning
 from delphi_traj.data.files import load_cohort, read_delphi, read_frame
 from delphi_traj.data.formats import read_cohort
 from delphi_traj.data.meds import read_meds

@@ -17,9 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fastcore.basics import patch
 
-from .events import Cohort, Vocab, days_of_years, make_vocab, write_whole
+from .codes import Vocab, make_vocab, write_whole
+from .events import Cohort, days_of_years
 from delphi_traj.data.refusals import (
     CohortError,
+    Counted,
     nearest,
     refuse_at,
     refuse_missing,
@@ -106,7 +108,7 @@ def read_delphi(
             f'{path}: no deaths matched: no row has id {vocab.death - 1} ({vocab.names[-1]!r}); '
             'is it the labels file of this data?'
         )
-    cohort.report['people without sex'] = int((cohort.subjects.sex == 'unknown').sum())
+    cohort.report[Counted.NO_SEX_ROW] = int((cohort.subjects.sex == 'unknown').sum())
     return cohort
 
 # %% ../../nbs/01_files.ipynb #520e142d
@@ -226,9 +228,9 @@ def read_frame(
             f'{source}: no deaths matched the code {death!r}; pass the code of death, or '
             'death=None where deaths are not recorded'
         )
-    cohort.report['unknown codes dropped'] = int((~keep).sum())
+    cohort.report[Counted.UNKNOWN_BEFORE] = int((~keep).sum())
     if padded:
-        cohort.report['codes with blanks around them, trimmed'] = padded
+        cohort.report[Counted.TRIMMED] = padded
     return cohort
 
 # %% ../../nbs/01_files.ipynb #97f81010

@@ -11,7 +11,8 @@ from pathlib import Path
 import meds
 import pandas as pd
 
-from .events import Cohort, Vocab
+from .codes import Vocab
+from .events import Cohort
 from .files import load_cohort, read_delphi, write_delphi_files, write_folder
 from .meds import declared_vocab, read_meds, subject_splits
 from .meds_out import write_meds

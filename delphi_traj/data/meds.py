@@ -29,9 +29,17 @@ from delphi_traj.data.calendar import (
     stacked,
     windows_of,
 )
-from .events import Cohort, Vocab
+from .codes import Vocab
+from .events import Cohort
 from .files import open_parquet
-from .refusals import CohortError, nearest, refuse_at, require_choice, trimmed
+from delphi_traj.data.refusals import (
+    CohortError,
+    Counted,
+    nearest,
+    refuse_at,
+    require_choice,
+    trimmed,
+)
 
 # %% ../../nbs/04_meds.ipynb #3900079f
 FAMILIES = {
@@ -89,6 +97,19 @@ def _microseconds(table):
             )
     return table
 
+# %% ../../nbs/04_meds.ipynb #31e9903a
+def _refuse_nulls(path, table):
+    "Raise `CohortError` at the first row without a subject, code or split."
+    subject = (
+        table['subject_id'].to_pylist()
+        if 'subject_id' in table.column_names and any(c.null_count for c in table.columns)
+        else None
+    )
+    for name in [n for n in ('subject_id', 'code', 'split') if n in table.column_names]:
+        bad = table[name].is_null().to_numpy()
+        found = f'no {name}'
+        refuse_at(path, bad, lambda i, found=found: found, 'one in every row', subject=subject)
+
 # %% ../../nbs/04_meds.ipynb #6580a47b
 def typed_table(
     path, schema, columns, casts=None
@@ -108,19 +129,6 @@ def typed_table(
             f'{path}: found values that do not fit the types of MEDS ({error.message}); expected '
             f'{schema.__name__}'
         ) from None
-
-# %% ../../nbs/04_meds.ipynb #31e9903a
-def _refuse_nulls(path, table):
-    "Raise `CohortError` at the first row without a subject, code or split."
-    subject = (
-        table['subject_id'].to_pylist()
-        if 'subject_id' in table.column_names and any(c.null_count for c in table.columns)
-        else None
-    )
-    for name in [n for n in ('subject_id', 'code', 'split') if n in table.column_names]:
-        bad = table[name].is_null().to_numpy()
-        found = f'no {name}'
-        refuse_at(path, bad, lambda i, found=found: found, 'one in every row', subject=subject)
 
 # %% ../../nbs/04_meds.ipynb #dd28ed30
 def _shard(path, name, casts):
@@ -199,23 +207,15 @@ def _part(code, rules):
         return 'sex'
     return 'event' if rules['keep'] is None or code.startswith(rules['keep']) else 'not kept'
 
-# %% ../../nbs/04_meds.ipynb #1d8228c4
-def _unmatched(rows, what, code, hint, found, source):
-    """The error where no row has the code of birth or death: near names, and codes that behave as
-    it would."""
-    near = nearest(code, rows.code.cat.categories)
-    return CohortError(
-        f'{source}: no {what}s matched the code {code!r}; {near}; {hint}: '
-        f'{found or "none"}; pass {what}='
+# %% ../../nbs/04_meds.ipynb #7f7e95fe
+def _play_parts(record, rules):
+    "Give each row its part; leave out codes that are not kept."
+    categories = record.rows.code.cat.categories
+    part = pd.Categorical(
+        [_part(c, rules) for c in categories],
+        ['birth', 'death', 'start', 'end', 'sex', 'event', 'not kept'],
     )
-
-# %% ../../nbs/04_meds.ipynb #61b92839
-def _at_most_once(rows):
-    "Number of timed rows of each code that no subject has twice, most frequent first."
-    timed = rows.loc[rows.day.notna(), ['code', 'subject_id']]
-    again = timed.code[timed.duplicated()].unique()
-    n = timed.code[~timed.code.isin(again)].value_counts()
-    return n[n > 0]
+    record.rows['part'] = part[record.rows.code.cat.codes]
 
 # %% ../../nbs/04_meds.ipynb #1f51cba4
 def _births(rows, birth, no_birth):
@@ -257,6 +257,59 @@ def _sexes(rows, sex):
         'one sex',
     )
     return first
+
+# %% ../../nbs/04_meds.ipynb #1d8228c4
+def _unmatched(rows, what, code, hint, found, source):
+    """The error where no row has the code of birth or death: near names, and codes that behave as
+    it would."""
+    near = nearest(code, rows.code.cat.categories)
+    return CohortError(
+        f'{source}: no {what}s matched the code {code!r}; {near}; {hint}: '
+        f'{found or "none"}; pass {what}='
+    )
+
+# %% ../../nbs/04_meds.ipynb #61b92839
+def _at_most_once(rows):
+    "Number of timed rows of each code that no subject has twice, most frequent first."
+    timed = rows.loc[rows.day.notna(), ['code', 'subject_id']]
+    again = timed.code[timed.duplicated()].unique()
+    n = timed.code[~timed.code.isin(again)].value_counts()
+    return n[n > 0]
+
+# %% ../../nbs/04_meds.ipynb #0064ebc9
+def _listed(folder, code) -> bool:
+    "True where codes.parquet lists a code, whether it occurs or not."
+    path = folder / meds.code_metadata_filepath
+    return path.exists() and any(
+        is_code(c, code)
+        for c in typed_table(path, CodeMetadataSchema, ['code'])['code'].to_pylist()
+    )
+
+# %% ../../nbs/04_meds.ipynb #a7549b1c
+def _known_codes(rows, birth, death, folder, vocab):
+    """Refuse a code of birth or death that stands nowhere: without deaths everybody would be
+    immortal."""
+    once, n = _at_most_once(rows), rows.subject_id.nunique()
+    if not (rows.part == 'birth').any():
+        raise _unmatched(
+            rows,
+            'birth',
+            birth,
+            'codes that everybody has once',
+            list(once.index[once == n][:5]),
+            folder,
+        )
+    if (
+        (rows.part == 'death').any()
+        or death is None
+        or _listed(folder, death)
+        or (vocab is not None and vocab.death is None)
+    ):
+        return
+    error = _unmatched(
+        rows, 'death', death, 'codes that nobody has twice', list(once.index[once < n][:5]), folder
+    )
+    raise CohortError(f'{error}, or death=None where deaths are not recorded')
 
 # %% ../../nbs/04_meds.ipynb #b13028ce
 def declared_facts(folder):
@@ -330,54 +383,57 @@ def _only_split(record, split, folder):
         raise CohortError(
             f'{folder}: found splits {sorted(set(of))}; expected {split!r} among them'
         )
-    record.leave_out(
-        'rows of other splits left out', (record.rows.subject_id.map(of) != split).to_numpy()
+    record.leave_out(Counted.OTHER_SPLIT, (record.rows.subject_id.map(of) != split).to_numpy())
+
+# %% ../../nbs/04_meds.ipynb #5e85c76c
+def _rules(birth, death, start, end, sex, keep):
+    "What `_part` needs to know."
+    keep = keep if keep is None else tuple(np.atleast_1d(keep))
+    return dict(
+        birth=birth,
+        death=death,
+        start=start,
+        end=end,
+        sex=SEX_CODES if sex is None else sex,
+        keep=keep,
     )
 
-# %% ../../nbs/04_meds.ipynb #7f7e95fe
-def _play_parts(record, rules):
-    "Give each row its part; leave out codes that are not kept."
-    categories = record.rows.code.cat.categories
-    part = pd.Categorical(
-        [_part(c, rules) for c in categories],
-        ['birth', 'death', 'start', 'end', 'sex', 'event', 'not kept'],
-    )
-    record.rows['part'] = part[record.rows.code.cat.codes]
+# %% ../../nbs/04_meds.ipynb #c46e11fe
+def _read_record(folder, rules, vocab, split):
+    "All rows of a folder with their parts, of one split if asked; people are not gathered yet."
+    casts = set()
+    rows, padded = _meds_rows(folder, casts)
+    record = Record(rows, None, {Counted.READ: len(rows), Counted.CAST: sorted(casts)})
+    if padded:
+        record.report[Counted.TRIMMED] = padded
+    _play_parts(record, rules)
+    _known_codes(record.rows, rules['birth'], rules['death'], folder, vocab)
+    if split is not None:
+        _only_split(record, split, folder)
+    return record
 
-# %% ../../nbs/04_meds.ipynb #a7549b1c
-def _known_codes(rows, birth, death, folder, vocab):
-    """Refuse a code of birth or death that stands nowhere: without deaths everybody would be
-    immortal."""
-    once, n = _at_most_once(rows), rows.subject_id.nunique()
-    if not (rows.part == 'birth').any():
-        raise _unmatched(
-            rows,
-            'birth',
-            birth,
-            'codes that everybody has once',
-            list(once.index[once == n][:5]),
-            folder,
-        )
-    if (
-        (rows.part == 'death').any()
-        or death is None
-        or _listed(folder, death)
-        or (vocab is not None and vocab.death is None)
-    ):
-        return
-    error = _unmatched(
-        rows, 'death', death, 'codes that nobody has twice', list(once.index[once < n][:5]), folder
+# %% ../../nbs/04_meds.ipynb #aed7d7ec
+def _gather(record, rules, no_birth, source):
+    """Fill in `people` from rows of birth, death, sex and window; then leave out all rows that are
+    no events."""
+    born = _births(record.rows, rules['birth'], no_birth)
+    record.report[Counted.UNBORN] = int(born.isna().sum())
+    born = born.dropna()
+    record.leave_out(Counted.ROWS_UNBORN, ~record.rows.subject_id.isin(born.index))
+    rows = record.rows
+    start, end = windows_of(rows, born, rules['start'], rules['end'], source, record.report)
+    record.people = pd.DataFrame(
+        {
+            'birth': born,
+            'death': first_deaths(rows),
+            'start': start,
+            'end': end,
+            'sex': _sexes(rows, rules['sex']),
+        },
+        index=born.index,
     )
-    raise CohortError(f'{error}, or death=None where deaths are not recorded')
-
-# %% ../../nbs/04_meds.ipynb #0064ebc9
-def _listed(folder, code) -> bool:
-    "True where codes.parquet lists a code, whether it occurs or not."
-    path = folder / meds.code_metadata_filepath
-    return path.exists() and any(
-        is_code(c, code)
-        for c in typed_table(path, CodeMetadataSchema, ['code'])['code'].to_pylist()
-    )
+    record.leave_out(Counted.USED, rows.part.isin(['birth', 'start', 'end', 'sex']))
+    record.leave_out(Counted.NOT_KEPT, record.rows.part == 'not kept')
 
 # %% ../../nbs/04_meds.ipynb #6c8e3190
 def read_meds(
@@ -387,7 +443,8 @@ def read_meds(
     birth=meds.birth_code,
     death=meds.death_code,  # codes or prefixes before '//'; death=None: not recorded
     start=None,
-    end=None,  # a code, date, dict of subjects, 'birth', 'last'; None: as declared, else first, last row
+    # a code, date, dict of subjects, 'birth', 'last'; None: as declared, else first, last row
+    end=None,
     sex=None,  # mapping from code to 'female' or 'male'; None: `SEX_CODES`
     codes=None,  # function or mapping from code to name; None as a name leaves it out
     keep=None,  # events have codes that start with one of these; None: all
@@ -416,60 +473,7 @@ def read_meds(
         leave_out_future(record, outside)
     _gather(record, rules, no_birth, str(folder))
     translate, sex_tokens = named if codes is None else codes, vocab is None or vocab != known
+    modes = dict(unknown=unknown, outside=outside, first_occurrence=first_occurrence)
     return cohort_of(
-        record, vocab, translate, unknown, outside, first_occurrence, death, sex_tokens, str(folder)
+        record, vocab, translate, str(folder), **modes, death=death, sex_tokens=sex_tokens
     )
-
-# %% ../../nbs/04_meds.ipynb #5e85c76c
-def _rules(birth, death, start, end, sex, keep):
-    "What `_part` needs to know."
-    keep = keep if keep is None else tuple(np.atleast_1d(keep))
-    return dict(
-        birth=birth,
-        death=death,
-        start=start,
-        end=end,
-        sex=SEX_CODES if sex is None else sex,
-        keep=keep,
-    )
-
-# %% ../../nbs/04_meds.ipynb #c46e11fe
-def _read_record(folder, rules, vocab, split):
-    "All rows of a folder with their parts, of one split if asked; people are not gathered yet."
-    casts = set()
-    rows, padded = _meds_rows(folder, casts)
-    record = Record(rows, None, {'rows read': len(rows), 'columns of other types': sorted(casts)})
-    if padded:
-        record.report['codes with blanks around them, trimmed'] = padded
-    _play_parts(record, rules)
-    _known_codes(record.rows, rules['birth'], rules['death'], folder, vocab)
-    if split is not None:
-        _only_split(record, split, folder)
-    return record
-
-# %% ../../nbs/04_meds.ipynb #aed7d7ec
-def _gather(record, rules, no_birth, source):
-    """Fill in `people` from rows of birth, death, sex and window; then leave out all rows that are
-    no events."""
-    born = _births(record.rows, rules['birth'], no_birth)
-    record.report['people without a birth dropped'] = int(born.isna().sum())
-    born = born.dropna()
-    record.leave_out(
-        'rows of people without a birth dropped', ~record.rows.subject_id.isin(born.index)
-    )
-    rows = record.rows
-    start, end = windows_of(rows, born, rules['start'], rules['end'], source, record.report)
-    record.people = pd.DataFrame(
-        {
-            'birth': born,
-            'death': first_deaths(rows),
-            'start': start,
-            'end': end,
-            'sex': _sexes(rows, rules['sex']),
-        },
-        index=born.index,
-    )
-    record.leave_out(
-        'rows of birth, sex and window used', rows.part.isin(['birth', 'start', 'end', 'sex'])
-    )
-    record.leave_out('rows not kept', record.rows.part == 'not kept')

@@ -18,7 +18,8 @@ from meds import CodeMetadataSchema, DataSchema, DatasetMetadataSchema, SubjectS
 
 import delphi_traj
 from .calendar import DAY, is_code
-from .events import FRACTIONS, Cohort, write_whole
+from .codes import write_whole
+from .events import FRACTIONS, Cohort
 from .files import write_folder
 from .meds import SEX_CODES
 from .refusals import CohortError

@@ -15,7 +15,8 @@ import pandas as pd
 from .landmarks import codes_had
 from fastcore.basics import patch
 
-from .events import Cohort, Vocab, make_vocab
+from .codes import Vocab, make_vocab
+from .events import Cohort
 
 # %% ../../nbs/01_simulator.ipynb #ac0ff46c
 FAMILIES = {

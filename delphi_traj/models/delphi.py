@@ -14,7 +14,7 @@ from fastcore.basics import patch
 from torch import Tensor, nn
 
 from ..data.batches import Batch
-from ..data.events import Vocab
+from ..data.codes import Vocab
 from ..layers import unimixing  # noqa: F401 (enters its three stages in MIXERS)
 from ..layers.attention import CausalSelfAttention, causal_mask, delphi_tie_mask
 from ..layers.clock import AgeEncoding, GaussianRBF, RelativeTimeBias, TimeRoPE

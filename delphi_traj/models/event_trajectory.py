@@ -16,7 +16,7 @@ from fastcore.basics import patch
 from torch import Tensor, nn
 
 from ..data.batches import Batch
-from ..data.events import Vocab
+from ..data.codes import Vocab
 from delphi_traj.layers.attention import (
     KeyValues,
     TrajectoryAttention,

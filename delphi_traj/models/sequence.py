@@ -16,7 +16,7 @@ from fastcore.basics import patch
 from torch import Tensor, nn
 
 from ..data.batches import Batch
-from ..data.events import KINDS, Vocab
+from ..data.codes import KINDS, Vocab
 from ..layers.attention import KeyValues
 from ..layers.clock import DAYS_PER_YEAR
 from delphi_traj.models.heads import (

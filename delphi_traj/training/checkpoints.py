@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import delphi_traj
-from ..data.events import Vocab
+from ..data.codes import Vocab
 from ..models.sequence import Recalibration
 from delphi_traj.training.architectures import (
     ARCHITECTURES,

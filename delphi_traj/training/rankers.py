@@ -160,20 +160,19 @@ def train_ranker(
 ) -> pd.DataFrame:  # step, epoch, tau, loss and its parts, valid_loss
     "Train a ranker: Adam for all parameters alike, a temperature on a line (UM.24, UM.17)."
     for data in (train, valid):
-        data is None or check_rows(model, data)
+        if data is not None:
+            check_rows(model, data)
     accelerator = _one_process(options)
     model.to(accelerator.device).train()
     optimiser = torch.optim.Adam(model.parameters(), lr=options.learning_rate)
     columns = _tensors(train, accelerator.device)
     per, rows = math.ceil(len(train) / options.batch_size), []
+    order = batch_order(len(train), options.batch_size, options.epochs, options.seed)
     with seeded(options.seed, accelerator.device):
-        for step, at in enumerate(
-            batch_order(len(train), options.batch_size, options.epochs, options.seed)
-        ):
+        for step, at in enumerate(order):
             tau = _set(model, temperature_at(step, per * options.epochs, options))
-            found = ranker_step(
-                accelerator, model, optimiser, [c[at.to(c.device)] for c in columns], step
-            )
+            batch = [c[at.to(c.device)] for c in columns]
+            found = ranker_step(accelerator, model, optimiser, batch, step)
             rows.append(dict(step=step, epoch=step // per, tau=tau) | found)
             if valid is not None and (step + 1) % per == 0:
                 rows[-1]['valid_loss'] = ranker_loss(model, valid)
