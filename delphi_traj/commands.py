@@ -35,20 +35,17 @@ from .data.refusals import CohortError
 from .data.simulator import make_world, simulate
 from .models.delphi import traj_mixer_v5
 from .models.event_trajectory import event_trajectory_shared_v2
-from .training.architectures import architecture
-from .training.checkpoints import load_checkpoint
-from delphi_traj.training.loop import (
-    TrainOptions,
+from delphi_traj.training.architectures import (
+    architecture,
     build_model,
-    cohort_from,
     config_from,
     fields_in,
-    make_accelerator,
     options_of,
-    refuse_old_run,
-    train,
-    two_parts,
 )
+from .training.checkpoints import load_checkpoint
+from .training.devices import make_accelerator
+from .training.loop import TrainOptions, refuse_old_run, train
+from .training.people import cohort_from, two_parts
 
 # %% ../nbs/51_commands.ipynb #c5eae21b
 from .evaluation.assessment import Assessment, Settings, some_of

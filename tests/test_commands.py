@@ -39,8 +39,8 @@ from delphi_traj.evaluation.export import load_program
 from delphi_traj.evaluation.futures import Futures, sample_futures
 from delphi_traj.models.delphi import DelphiConfig
 from delphi_traj.models.heads import marginal_log_rates, set_base_rate
+from delphi_traj.training.architectures import build_model
 from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint
-from delphi_traj.training.loop import build_model
 from lives import cohorts, examples, tiny_model
 from pages import Page
 from terminal import said_on_stderr

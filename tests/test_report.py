@@ -59,8 +59,8 @@ from delphi_traj.evaluation.report import everything, in_words, plain, write_rep
 from delphi_traj.evaluation.risk import risk
 from delphi_traj.models.event_trajectory import event_trajectory_shared_v2
 from delphi_traj.models.heads import marginal_log_rates, set_base_rate
+from delphi_traj.training.architectures import build_model, config_from
 from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint
-from delphi_traj.training.loop import build_model, config_from
 from delphi_traj.training.people import seen_people
 from lives import VOCAB, cohorts, examples, tiny_config, tiny_model
 from pages import Page
