@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from .landmarks import codes_had
 from fastcore.basics import patch
 
 from .codes import Vocab, make_vocab
 from .events import Cohort
+from .landmarks import codes_had
 
 # %% ../../nbs/01_simulator.ipynb #ac0ff46c
 FAMILIES = {

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from ..data.landmarks import first_after
 from scipy.stats import chi2
 
 from ..data.events import DAYS_PER_YEAR, Cohort, years_of_days
+from ..data.landmarks import first_after
 from ..data.simulator import oracle_nll
 from .baseline import AgeSexBaseline
 from delphi_traj.evaluation.metrics import (

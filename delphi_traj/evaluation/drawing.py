@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from ..data.landmarks import codes_had
 from fastcore.basics import patch
 from torch import Tensor
 
 from ..data.batches import CENTURY
 from ..data.events import DAYS_PER_YEAR, Cohort
+from ..data.landmarks import codes_had
 from .risk import clock_began, float64_device, in_float64, landmark_inputs
 from ..models.heads import Hazards
 from ..models.sequence import Histories

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from ..data.landmarks import known_at
-from .drawing import ENDED, Rules, Walk
 from fastcore.basics import patch
 from tqdm.auto import tqdm
 
 from ..data.batches import CENTURY
 from ..data.events import DAYS_PER_YEAR, MAX_AGE, Cohort, days_of_years
+from ..data.landmarks import known_at
+from .drawing import ENDED, Rules, Walk
 from delphi_traj.evaluation.risk import (
     Risk,
     at_rest,

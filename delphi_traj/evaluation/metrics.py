@@ -15,10 +15,10 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import torch
-from ..data.landmarks import codes_had, first_after
 
 from ..data.batches import Batches
 from ..data.events import Cohort, days_of_years, years_of_days
+from ..data.landmarks import codes_had, first_after
 from .risk import at_rest, landmark_inputs
 from ..models.heads import competing_loss
 from ..training.loop import mean_loss

@@ -8,11 +8,11 @@ __all__ = ['oracle_log_hazard', 'oracle_risk', 'oracle_futures']
 # %% ../../nbs/42_oracle.ipynb #49f52a3d
 import numpy as np
 import torch
-from ..data.landmarks import codes_had, landmark_days
-from .drawing import streams, uniforms
 
 from ..data.events import DAYS_PER_YEAR, MAX_AGE, Cohort
+from ..data.landmarks import codes_had, landmark_days
 from ..data.simulator import World, gompertz_cumulative, gompertz_draw
+from .drawing import streams, uniforms
 from .futures import Futures, Plan
 from .risk import checked_landmarks
 
