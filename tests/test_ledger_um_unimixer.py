@@ -14,6 +14,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from delphi_traj.data.interactions import Field
+from delphi_traj.layers.tokens import (
+    FeatureTokenizer,
+    PerTokenSwiGLU,
+    SparsePerTokenMoE,
+    balance_loss,
+    next_free_slot,
+)
 from delphi_traj.layers.unimixing import (
     BlockMixing,
     UniMixing,
@@ -22,13 +29,6 @@ from delphi_traj.layers.unimixing import (
     set_temperature,
 )
 from delphi_traj.models.rankers import RANKERS, make_ranker
-from delphi_traj.layers.tokens import (
-    FeatureTokenizer,
-    PerTokenSwiGLU,
-    SparsePerTokenMoE,
-    balance_loss,
-    next_free_slot,
-)
 from delphi_traj.models.unimixer import PostNorm, SiameseNorm, UniMixer, best_block
 
 T, D, M = 3, 4, 2  # tokens, their width and the depth of the small models below
