@@ -52,6 +52,7 @@ from .evaluation.assessment import Assessment, Settings, some_of
 from .evaluation.baseline import AgeSexBaseline
 from .evaluation.comparison import incidence
 from .evaluation.discrimination import read_chapters
+from .evaluation.drawing import ENDED
 from delphi_traj.evaluation.export import (
     LandmarkProgram,
     export_program,
@@ -64,7 +65,7 @@ from delphi_traj.evaluation.figures import (
     save_figure,
     training_figure,
 )
-from .evaluation.futures import ENDED, Futures, sample_futures
+from .evaluation.futures import Futures, sample_futures
 from .evaluation.metrics import check_replicates, log_hazard_at, rows_at
 from .evaluation.oracle import oracle_log_hazard
 from .evaluation.page import report_html

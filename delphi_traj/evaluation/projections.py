@@ -12,13 +12,13 @@ import math
 import numpy as np
 import pandas as pd
 
+from ..data.landmarks import known_at
 from .assessment import Assessment, chosen, name_codes, some_of, within
 from .calibration import time_to_event
 from .figures import calibration_figure, futures_figure, lanes_of
 from .futures import sample_futures
 from .page import Part, intervals, percent, tried, written
 from .performance import risk_report
-from .risk import known_at
 
 # %% ../../nbs/49_projections.ipynb #e74d25c5
 FUTURE_CASES = 5  # expected of a code among those whose futures are sampled
