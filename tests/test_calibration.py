@@ -12,47 +12,49 @@ from hypothesis import strategies as st
 from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 
+from delphi_traj.data.events import days_of_years
 from delphi_traj.data.simulator import make_world, simulate
 from delphi_traj.evaluation.calibration import (
-    MEASURES,
     Forecast,
     TimeToEvent,
-    age_band,
-    auc,
-    auc_without_dead,
-    brier,
-    by_group,
     calibration_intercept,
     calibration_slope,
     calibration_table,
-    chapter_report,
-    compare,
-    concordance,
     expected_risk,
     forecast,
     ici,
     ici_interval,
     ici_null,
-    interval,
     ipcw,
     logistic_fit,
     observed_over_expected,
     observed_risk,
-    oracle_risk,
     risk_bins,
     risk_from_hazards,
-    risk_report,
-    scaled_brier,
     smooth_observed,
     spline,
     time_to_event,
 )
 from delphi_traj.evaluation.metrics import (
     NOT_FOLLOWED,
-    days_of_years,
+    interval,
     landmark_auc,
     multiplicities,
     outcomes_at,
+)
+from delphi_traj.evaluation.oracle import oracle_risk
+from delphi_traj.evaluation.performance import (
+    MEASURES,
+    age_band,
+    auc,
+    auc_without_dead,
+    brier,
+    by_group,
+    chapter_report,
+    compare,
+    concordance,
+    risk_report,
+    scaled_brier,
 )
 
 YEAR = 365.25

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from delphi_traj.data.batches import collate
-from delphi_traj.data.events import example_life, make_vocab
+from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.events import example_life
 from delphi_traj.models.delphi import Delphi, DelphiConfig, traj_mixer_v5
 from delphi_traj.models.event_trajectory import (
     EventTrajectory,

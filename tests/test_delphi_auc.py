@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from delphi_traj.data.batches import collate
-from delphi_traj.data.events import Cohort, make_vocab
+from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.events import Cohort
 from delphi_traj.data.simulator import simulate
 from delphi_traj.evaluation.delphi_auc import (
     CaseControl,

@@ -9,17 +9,19 @@ import pytest
 import torch
 
 from delphi_traj.data.batches import PURPOSES, collate, collate_landmark
-from delphi_traj.data.events import FollowUpWarning, make_vocab, read_frame
+from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.events import FollowUpWarning
+from delphi_traj.data.files import read_frame
 from delphi_traj.data.refusals import CohortError
 from delphi_traj.data.simulator import simulate
 from delphi_traj.evaluation.export import export_program, load_program
 from delphi_traj.evaluation.futures import risk_mc, sample_futures
 from delphi_traj.evaluation.recalibration import base_rate_recalibration, observed_and_expected
 from delphi_traj.evaluation.risk import RateWarning, cif_next, landmark_inputs, risk
-from delphi_traj.models.delphi import NO_RATES, Recalibration
 from delphi_traj.models.heads import set_base_rate
+from delphi_traj.models.sequence import NO_RATES, Recalibration
+from delphi_traj.training.architectures import build_model, config_from
 from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint
-from delphi_traj.training.loop import build_model, config_from
 
 VOCAB = make_vocab(['A', 'B', 'C'])
 SMALL = dict(n_layer=1, d_model=24, n_head=4)

@@ -12,39 +12,37 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from delphi_traj.data.batches import CENTURY, Batch
-from delphi_traj.data.events import Cohort, make_vocab
+from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.events import Cohort
+from delphi_traj.data.landmarks import codes_had, known_at
 from delphi_traj.data.simulator import make_world, simulate
-from delphi_traj.evaluation.futures import (
+from delphi_traj.evaluation.drawing import (
     ENDED,
-    Histories,
     Rules,
     Walk,
     draw_exponential,
     draw_next,
     draw_weibull,
-    risk_mc,
-    sample_futures,
     streams,
     uniforms,
 )
+from delphi_traj.evaluation.futures import risk_mc, sample_futures
 from delphi_traj.evaluation.oracle import oracle_futures, oracle_log_hazard
 from delphi_traj.evaluation.risk import (
     REASONS,
     came_within,
     cif_next,
-    codes_had,
     frozen_risk,
-    hazards_of_state,
-    known_at,
     landmark_hazards,
     landmark_inputs,
     next_probability,
     risk,
 )
-from delphi_traj.layers.mixers import MIXERS
+from delphi_traj.layers.stages import MIXERS
 from delphi_traj.models.delphi import Delphi
 from delphi_traj.models.event_trajectory import EventTrajectory, event_trajectory_shared_v2
 from delphi_traj.models.heads import Hazards, set_base_rate
+from delphi_traj.models.sequence import Histories, Memory
 from lives import RECURRENT, VOCAB, as_cohort, cohorts, examples, tiny_config
 
 K, DEATH, YEAR = len(VOCAB), VOCAB.death, 365.25
@@ -367,7 +365,7 @@ def assert_same_hazards(model, people, landmark, tolerance):
         for x, y in ((a.log_scale, b.log_scale), (a.log_shape, b.log_shape)):
             if x is not None:
                 torch.testing.assert_close(x, y, rtol=tolerance, atol=tolerance)
-    assert type(walks[0].memory) is not Histories and type(walks[1].memory) is Histories
+    assert type(walks[0].memory) is Memory and type(walks[1].memory) is Histories
 
 
 @pytest.mark.parametrize('family, what, head', FAMILIES)
@@ -429,9 +427,7 @@ def gaps(model, futures, most):
             torch.from_numpy(x) / YEAR for x in (when[:, j + 1] - when[:, j], when[:, j] - clock)
         )
         state = hidden if hidden.ndim == 2 else hidden[:, -1]
-        h = hazards_of_state(model, state, batch.sex, batch.query_age[:, 0]).cumulative_hazard(
-            years, begin
-        )
+        h = model.rates(state, batch.sex, batch.query_age[:, 0]).cumulative_hazard(years, begin)
         spent.append((h * (torch.from_numpy(CAUSE) & ~had)).sum(-1).numpy())
         clock = when[:, j + 1]
     return np.stack(spent, 1)
@@ -863,7 +859,7 @@ def test_inserted_no_event_tokens(how):
         0,
         Rules(False, 9, False, how, 5.0),
     )
-    quiet = walk.quiet[walk.quiet <= 15_000 + 30 * YEAR]
+    quiet = walk.no_events[walk.no_events <= 15_000 + 30 * YEAR]
     steps = list(walk)
     stops = torch.cat([s.age for s in steps])
     assert sorted(stops[stops < 15_000 + 30 * YEAR - 1e-6].tolist()) == sorted(quiet.tolist())

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from delphi_traj.data.batches import Batches, collate, draw_landmarks
-from delphi_traj.data.events import Cohort, make_vocab
+from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.events import Cohort
 from delphi_traj.data.simulator import expected_events, make_world, simulate
 from delphi_traj.models.heads import (
     HEADS,

@@ -17,27 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from meds import CodeMetadataSchema, DataSchema, DatasetMetadataSchema, SubjectSplitSchema
 
-from delphi_traj.data import meds as module
-from delphi_traj.data.events import (
-    Cohort,
-    FollowUpWarning,
-    load_cohort,
-    make_vocab,
-    read_delphi,
-    read_delphi_labels,
-    read_frame,
-)
-from delphi_traj.data.meds import (
-    cohort_format,
-    convert,
-    days_of,
-    read_cohort,
-    read_meds,
-    read_omop,
-    rows_accounted_for,
-    write_cohort,
-    write_meds,
-)
+from delphi_traj.data import meds, meds_out
+from delphi_traj.data import omop as omop_tables
+from delphi_traj.data.calendar import days_of, rows_accounted_for
+from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.events import Cohort, FollowUpWarning
+from delphi_traj.data.files import load_cohort, read_delphi, read_delphi_labels, read_frame
+from delphi_traj.data.formats import cohort_format, convert, read_cohort, write_cohort
+from delphi_traj.data.meds import read_meds
+from delphi_traj.data.meds_out import write_meds
+from delphi_traj.data.omop import read_omop
 from delphi_traj.data.refusals import CohortError
 from lives import RECURRENT, VOCAB, cohorts, examples
 
@@ -242,7 +231,7 @@ def test_names_that_mean_something_else_are_refused(fresh, name):
 
 
 def test_a_folder_is_written_whole_or_not_at_all(fresh, few_people, monkeypatch):
-    target, real, calls = fresh(), module._put, []
+    target, real, calls = fresh(), meds_out._put, []
 
     def fails_at_the_second(path, table):
         calls.append(path)
@@ -250,11 +239,11 @@ def test_a_folder_is_written_whole_or_not_at_all(fresh, few_people, monkeypatch)
             raise OSError('disk full')
         real(path, table)
 
-    monkeypatch.setattr(module, '_put', fails_at_the_second)
+    monkeypatch.setattr(meds_out, '_put', fails_at_the_second)
     with pytest.raises(OSError, match='disk full'):
         write_meds(few_people, target)
     assert len(calls) == 2 and not list(target.parent.iterdir())
-    monkeypatch.setattr(module, '_put', real)
+    monkeypatch.setattr(meds_out, '_put', real)
     target.mkdir()
     write_meds(few_people, target)  # an empty folder is as good as none
     with pytest.raises(CohortError, match='already'):
@@ -549,7 +538,7 @@ def test_nanoseconds_are_cut_not_rounded():
     just_before = np.array(
         ['1969-12-31T23:59:59.999999999', '1970-01-01T00:00:00.000000001'], 'datetime64[ns]'
     )
-    table = module._microseconds(pa.table({'time': pa.array(just_before)}))
+    table = meds._microseconds(pa.table({'time': pa.array(just_before)}))
     assert days_of(table['time']).tolist() == [-1, 0]
 
 
@@ -941,7 +930,7 @@ def test_births_of_which_a_part_is_withheld(year, month, day, first):
     def number(d):
         return (d - date(1970, 1, 1)).days
 
-    born, placed, exact = module._omop_births(
+    born, placed, exact = omop_tables._omop_births(
         person, pd.Series([np.nan if seen is None else number(seen)])
     )
     if month and day:

@@ -9,18 +9,23 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from delphi_traj.data.events import make_vocab, read_frame
+from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.events import days_of_years, years_of_days
+from delphi_traj.data.files import read_frame
 from delphi_traj.data.simulator import make_world, oracle_nll, simulate
+from delphi_traj.evaluation.baseline import AgeSexBaseline
+from delphi_traj.evaluation.comparison import (
+    evaluate,
+    incidence,
+    predictor_likelihoods,
+    predictor_scores,
+)
 from delphi_traj.evaluation.metrics import (
     NOT_FOLLOWED,
-    AgeSexBaseline,
     age_and_sex,
     bootstrap_lead,
     bootstrap_macro,
-    days_of_years,
-    evaluate,
     free_of,
-    incidence,
     landmark_auc,
     landmark_outcome,
     log_hazard_at,
@@ -29,13 +34,10 @@ from delphi_traj.evaluation.metrics import (
     multiplicities,
     outcomes_at,
     paired_differences,
-    predictor_likelihoods,
-    predictor_scores,
     rows_at,
     stacked,
     weighted_auc,
     without_auc,
-    years_of_days,
 )
 from delphi_traj.evaluation.oracle import oracle_log_hazard, oracle_risk
 from delphi_traj.models.delphi import Delphi, DelphiConfig

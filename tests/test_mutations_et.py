@@ -2,7 +2,7 @@
 of which must make its test fail."""
 
 from mutations import checks_of, statements
-from test_mutations import ATT, CLOCK, MIX, SAVE, TAGS, unnamed
+from test_mutations import ATT, CLOCK, MIX, SAVE, SEQ, TAGS, unnamed
 
 ET = 'models/event_trajectory.py'
 # (id, what is broken): (module, text that stands in it exactly once, text in its place, test that
@@ -28,8 +28,8 @@ MUTATIONS = {
     ),
     ('ET.4', 'memory detached'): (
         ET,
-        'self.encode_events(x), turn',
-        'self.encode_events(x).detach(), turn',
+        'self.encode_events(x), self.turn',
+        'self.encode_events(x).detach(), self.turn',
         'ledger_et::test_et_4_gradient',
     ),
     ('ET.4', 'memory without its norm'): (
@@ -46,14 +46,14 @@ MUTATIONS = {
     ),
     ('ET.6', 'no query token'): (
         ET,
-        'return self.query_token + self.age_encoding(age)',
-        'return self.age_encoding(age)',
+        'return self.query_token + age',
+        'return age',
         'ledger_et::test_et_6',
     ),
     ('ET.7', 'scores are not scaled'): (
         ATT,
-        "'b g q d, b g l d -> b g q l') / math.sqrt(q.shape[-1])",
-        "'b g q d, b g l d -> b g q l')",
+        "'b h q d, b h l d -> b h q l') / math.sqrt(q.shape[-1])",
+        "'b h q d, b h l d -> b h q l')",
         'ledger_et::test_et_7',
     ),
     ('ET.8', 'slots read with the mean of their weights'): (
@@ -100,8 +100,8 @@ MUTATIONS = {
     ),
     ('ET.13', 'keys are not rotated'): (
         ET,
-        'self.encode_events(x), turn(batch.age))',
-        'self.encode_events(x), turn(0 * batch.age))',
+        'self.encode_events(x), self.turn(batch.age))',
+        'self.encode_events(x), self.turn(0 * batch.age))',
         'ledger_et::test_et_13',
     ),
     ('ET.13', 'bumps on the square of the gap'): (
@@ -166,9 +166,9 @@ MUTATIONS = {
         'ledger_et::test_et_18',
     ),
     ('ET.19', 'the mixed head reads another state'): (
-        ET,
+        SEQ,
         'hazards_of(self.head(hidden,',
-        "hazards_of(self.head(hidden / (1 + (self.config.head == 'mixed')),",
+        "hazards_of(self.head(hidden / (1 + (getattr(self.config, 'head', '') == 'mixed')),",
         'ledger_et::test_et_19',
     ),
     ('ET.20', 'another width is written'): (
@@ -223,8 +223,8 @@ MUTATIONS = {
     ),
     ('padding', 'states depend on the length'): (
         ET,
-        'self.final_norm(merge_groups(state))',
-        'self.final_norm(merge_groups(state)) * (1 + 1e-9 * batch.token.shape[1])',
+        'hidden = self.final_state(state)',
+        'hidden = self.final_state(state) * (1 + 1e-9 * batch.token.shape[1])',
         'properties_et::test_batch_mates_and_padding[float64-all_future-absolute]',
     ),
     ('dropout', 'tokens are dropped in evaluation too'): (
@@ -234,15 +234,15 @@ MUTATIONS = {
         'properties_et::test_dropout_in_training_only[all_future-absolute]',
     ),
     ('landmark', 'prediction at a padding position'): (
-        ET,
-        'last = batch.valid.sum(1) - 1',
-        'last = batch.valid.sum(1) * 0 + batch.valid.shape[1] - 1',
+        SEQ,
+        'column = valid.shape[1] - 1 - valid',
+        'column = valid.shape[1] - 1 - 0 * valid',
         'properties_et::test_prediction_is_of_the_last_position[absolute]',
     ),
     ('risk', 'who had a code stays at risk'): (
-        ET,
-        'batch.valid & (batch.age <= self.landmark_age(batch))',
-        'batch.valid & (batch.age < self.landmark_age(batch))',
+        SEQ,
+        'batch.valid & (batch.age <= landmark_age(batch))',
+        'batch.valid & (batch.age < landmark_age(batch))',
         'properties_et::test_what_follows_the_landmark_is_not_needed[absolute]',
     ),
 }

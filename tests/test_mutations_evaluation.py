@@ -3,8 +3,17 @@ changes, each of which must make its test fail."""
 
 from mutations import checks_of
 
-MODULES = ('risk', 'futures', 'oracle', 'delphi_auc', 'calibration', 'metrics')
-RSK, FUT, ORC, AUC, CAL, MET = (f'evaluation/{name}.py' for name in MODULES)
+MODULES = (
+    'risk',
+    'futures',
+    'oracle',
+    'delphi_auc',
+    'calibration',
+    'metrics',
+    'comparison',
+    'performance',
+)
+RSK, FUT, ORC, AUC, CAL, MET, CMP, PER = (f'evaluation/{name}.py' for name in MODULES)
 COM = 'commands.py'
 # (subject, what is broken): (module, text that stands in it exactly once, text in its place, test
 # that must fail)
@@ -22,13 +31,19 @@ MUTATIONS = {
         'futures::test_risk_mc_is_risk_where_hazards_are_constant',
     ),
     ('cache', 'keys are not rotated'): (
-        FUT,
-        'q, k = rotate(q, *rotation), rotate(k, *rotation)',
-        'q = rotate(q, *rotation)',
+        'models/event_trajectory.py',
+        'self.turn(batch.age), memory.layers[0]',
+        'self.turn(0 * batch.age), memory.layers[0]',
+        'futures::test_cache_changes_nothing[relative-rounds-next_token-weibull]',
+    ),
+    ('cache', 'a new key stands in the place of the last'): (
+        'layers/attention.py',
+        'buffer[:, :, length : length + new.shape[2]] = new',
+        'buffer[:, :, length - 1 : length - 1 + new.shape[2]] = new',
         'futures::test_cache_with_every_mixer',
     ),
     ('sampling', 'the Weibull clock restarts at no-event tokens'): (
-        FUT,
+        'evaluation/drawing.py',
         'came & self.disease[token]',
         'came | self.disease[token]',
         'futures::test_weibull_waiting_time_through_no_event_tokens',
@@ -70,7 +85,7 @@ MUTATIONS = {
         'calibration::test_weighted_shares_are_aalen_johansen',
     ),
     ('calibration', 'squared error of those who were watched'): (
-        CAL,
+        PER,
         'f.mean(f.weight * (f.event - f.risk)**2)',
         'f.mean((f.event - f.risk)**2)',
         'calibration::test_measures_in_loops',
@@ -124,7 +139,7 @@ MUTATIONS = {
         'metrics::test_strata_have_weights_of_their_own',
     ),
     ('metrics', 'an event in two windows'): (
-        MET,
+        CMP,
         'np.where(same, gap, np.inf)',
         'np.inf',
         'metrics::test_windows_tile_the_time',
@@ -160,7 +175,7 @@ MUTATIONS = {
         'commands::test_futures_as_people',
     ),
     ('commands', 'names from data enter the page as markup'): (
-        'evaluation/report.py',
+        'evaluation/page.py',
         'autoescape=True',
         'autoescape=False',
         'report::test_whatever_comes_from_data_is_text',

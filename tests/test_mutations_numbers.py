@@ -3,7 +3,7 @@ a word."""
 
 from mutations import checks_of
 
-BAT, EVE, MED = (f'data/{name}.py' for name in ('batches', 'events', 'meds'))
+BAT, EVE = 'data/batches.py', 'data/events.py'
 # (subject, what is broken): (module, text that stands in it exactly once, text in its place, test
 # that must fail)
 MUTATIONS = {
@@ -15,8 +15,8 @@ MUTATIONS = {
     ),
     ('start', 'a sex token that was added is a record'): (
         EVE,
-        'len(ids), row >= 0',
-        'len(ids), row >= -1',
+        'rows.row.to_numpy() >= 0',
+        'rows.row.to_numpy() >= -1',
         'silent_inputs::test_a_missing_start_is_the_first_record_whether_or_not_a_sex_is_given',
     ),
     ('end', 'a death counts as a missing end'): (
@@ -26,13 +26,13 @@ MUTATIONS = {
         'silent_inputs::test_death_is_an_end',
     ),
     ('ages', 'years pass for days'): (
-        EVE,
+        'data/files.py',
         'if not 2 < ages.max() <= 150: return',
         'if not 2 < ages.max() <= 1: return',
         'silent_inputs::test_ages_in_years_are_asked_about',
     ),
     ('dates', 'the future is read'): (
-        MED,
+        'data/calendar.py',
         'late = record.rows.day > today()',
         'late = record.rows.day > today() + 10**6',
         'silent_inputs::test_a_date_to_come_is_refused_or_counted',
@@ -44,13 +44,13 @@ MUTATIONS = {
         'entrances::test_people_with_other_codes_are_refused',
     ),
     ('rates', 'the objective delphi is no caution'): (
-        'models/delphi.py',
+        'models/sequence.py',
         "self.config.objective == 'delphi' and self.recalibration",
         "self.config.objective == '' and self.recalibration",
         'entrances::test_results_of_objective_delphi_say_that_they_are_no_rates',
     ),
     ('recalibration', 'factors divide'): (
-        'models/delphi.py',
+        'models/sequence.py',
         'return log_scale + self.log_factor',
         'return log_scale - self.log_factor',
         'entrances::test_every_road_to_a_rate_is_recalibrated',
@@ -74,16 +74,28 @@ MUTATIONS = {
         'checkpoints_honest::test_v1_13_ablation_is_named',
     ),
     ('devices', 'the first device stays'): (
-        'training/loop.py',
+        'training/devices.py',
         "== 1: PartialState._reset_state()",
         '== 1: pass',
         'training::test_a_second_run_chooses_its_device',
     ),
     ('splits', 'held-out people are trained on'): (
-        'training/loop.py',
+        'training/people.py',
         "training = parts.get('train', whole)",
         'training = whole',
         'training::test_declared_splits_are_kept',
+    ),
+    ('interrupt', 'the losses since the last evaluation are forgotten'): (
+        'training/loop.py',
+        'self.save(recent=recent)',
+        'self.save()',
+        'training::test_an_interrupted_run_continues_to_the_same_bits',
+    ),
+    ('interrupt', 'a step is cut in the middle'): (
+        'training/loop.py',
+        'if came: default(number, frame)',
+        'default(number, frame)',
+        'training::test_an_interrupted_run_continues_to_the_same_bits',
     ),
 }
 

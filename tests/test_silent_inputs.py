@@ -11,15 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delphi_traj.data.events import (
-    FollowUpWarning,
-    Vocab,
-    load_cohort,
-    make_vocab,
-    read_delphi,
-    read_frame,
-)
-from delphi_traj.data.meds import read_cohort, read_meds, read_omop, rows_accounted_for
+from delphi_traj.data.calendar import rows_accounted_for
+from delphi_traj.data.codes import Vocab, make_vocab
+from delphi_traj.data.events import FollowUpWarning
+from delphi_traj.data.files import load_cohort, read_delphi, read_frame
+from delphi_traj.data.formats import read_cohort
+from delphi_traj.data.meds import read_meds
+from delphi_traj.data.omop import read_omop
 from delphi_traj.data.refusals import CohortError
 from delphi_traj.models.heads import marginal_log_rates
 from lives import examples
@@ -354,7 +352,7 @@ def test_omop_without_periods_says_so(tmp_path):
 
 def test_a_folder_converted_for_infants_reads_back(tmp_path):
     "What `convert` writes is in days, whatever the ages."
-    from delphi_traj.data.meds import convert
+    from delphi_traj.data.formats import convert
 
     folder = meds_folder(
         tmp_path / 'm',

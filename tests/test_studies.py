@@ -11,9 +11,14 @@ import pandas as pd
 import pytest
 import torch
 
-from delphi_traj.data.interactions import MOVIELENS_FIELDS, Interactions, simulate_interactions
+from delphi_traj.data.clicks import simulate_interactions
+from delphi_traj.data.interactions import Interactions
+from delphi_traj.data.public_tables import MOVIELENS_FIELDS
 from delphi_traj.evaluation.ranking import count_flops
-from delphi_traj.models.unimixer import FeatureTokenizer, make_ranker
+from delphi_traj.layers.stages import MIXERS
+from delphi_traj.layers.tokens import FeatureTokenizer
+from delphi_traj.models.rankers import make_ranker
+from delphi_traj.training.studies import missing_jobs
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / 'data' / 'results'
@@ -146,6 +151,26 @@ def test_the_study_of_the_mixing():
     assert table.start['full'].between(1 / 16, 0.08).all()
     assert (table.end['fast scores'] > 2 * table.end['full']).all()
     assert table.start['permutation start'].between(0.45, 0.55).all()
+
+
+ROUNDS = ['TrajMixer v5', *(f'next token, {r} rounds' for r in (1, 4, 12))]
+STAGES = [f'stage {m}' for m in MIXERS]
+SAVED = {
+    'movielens': defined('62_movielens', 'MODELS', 'jobs', 'PARTS', 'SIZES', 'VARIANTS')[1](),
+    'movielens_mixing': defined('62_movielens', 'MIXING', 'mixing_jobs')[1],
+    'rounds_and_heads': [dict(model=name) for name in ROUNDS + STAGES],
+    'rounds_paired': [dict(seed=0, model=name) for name in ROUNDS[1:3]],
+    'rounds_speed': [dict(model=name, round=r) for r in range(9) for name in ROUNDS],
+    'stages_speed': [dict(model=name, round=r) for r in range(9) for name in STAGES],
+}
+
+
+@pytest.mark.parametrize('study', SAVED)
+def test_a_saved_study_is_found_finished(study):
+    "The runner finds a row for every job, misses one that is new, and changes no byte."
+    path, jobs = RESULTS / f'{study}.csv', SAVED[study]
+    before, new = path.read_bytes(), {name: 'new' for name in jobs[0]}
+    assert missing_jobs(path, [*jobs, new]) == [new] and path.read_bytes() == before
 
 
 @pytest.mark.parametrize('path', sorted(RESULTS.glob('*.csv')), ids=lambda p: p.stem)

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['CohortError', 'entry', 'refuse_at', 'whole_numbers', 'trimmed', 'refuse_missing', 'nearest', 'require_columns',
-           'require_choice']
+           'require_choice', 'Words', 'Counted']
 
 # %% ../../nbs/00_bad_input.ipynb #0be78d5e
 from difflib import get_close_matches
+from enum import Enum
 
 import numpy as np
 import pandas as pd
@@ -32,6 +33,7 @@ def refuse_at(
     *,
     subject=None,  # whose rows they are, [n]
     row=None,  # numbers of the rows in `place`, [n]; None: 0, 1, 2, ...
+    unit='row',  # what is numbered: a row, the line of a file
     index=None,  # labels of the rows, [n]; shown where they are not their numbers
     error=CohortError,
 ):
@@ -45,8 +47,8 @@ def refuse_at(
     label = '' if index is None or entry(index, i) == i else f' (index {entry(index, i)!r})'
     whose = '' if subject is None else f' (subject {entry(subject, i)})'
     raise error(
-        f'{where}, row {number}{label}{whose}: found {found(i)}; expected {expected}. '
-        f'{bad.sum():,} such row(s)'
+        f'{where}, {unit} {number}{label}{whose}: found {found(i)}; expected {expected}. '
+        f'{bad.sum():,} such {unit}(s)'
     )
 
 # %% ../../nbs/00_bad_input.ipynb #f9436e44
@@ -122,3 +124,53 @@ def require_choice(choices, **given):  # name=value
         if value not in choices:
             *most, last = map(repr, choices)
             raise ValueError(f'{name}={value!r}; expected {", ".join(most)} or {last}')
+
+# %% ../../nbs/00_bad_input.ipynb #95901ec9
+class Words(str, Enum):
+    "Named pieces of text that are plain text to print, to look up and to write as JSON."
+
+    def __new__(cls, words, role=''):  # 'gone': rows read that become no event
+        self = str.__new__(cls, words)
+        self._value_, self.role = words, role
+        return self
+
+    __hash__, __repr__ = str.__hash__, str.__repr__
+    __str__, __format__ = str.__str__, str.__format__
+
+# %% ../../nbs/00_bad_input.ipynb #88d3cc21
+class Counted(Words):
+    "What a reader counts in its report; a member is the words in which the report says it."
+
+    READ = 'rows read'
+    REPEATED = 'repeated codes dropped', 'gone'
+    UNTIMED = 'rows without a time left out', 'gone'
+    FUTURE = 'rows dated after today dropped', 'gone'
+    BEFORE_BIRTH = 'rows before birth dropped', 'gone'
+    AFTER_DEATH = 'rows after death dropped', 'gone'
+    AFTER_END = 'rows after the end dropped', 'gone'
+    UNKNOWN = 'rows with unknown codes dropped', 'gone'
+    UNTRANSLATED = 'rows without a translation dropped', 'gone'
+    NO_CONCEPT = 'rows without a concept dropped', 'gone'
+    NOT_KEPT = 'rows not kept', 'gone'
+    USED = 'rows of birth, sex and window used', 'gone'
+    OTHER_SPLIT = 'rows of other splits left out', 'gone'
+    ROWS_UNBORN = 'rows of people without a birth dropped', 'gone'
+    ROWS_UNOBSERVED = 'rows of people never under observation dropped', 'gone'
+    SEX_ADDED = 'sex tokens added', 'added'
+    UNKNOWN_BEFORE = 'unknown codes dropped'  # by `read_frame`, before its rows are counted
+    TRIMMED = 'codes with blanks around them, trimmed'
+    CAST = 'columns of other types'
+    STARTS_GUESSED = 'starts taken from the first record'
+    ENDS_GUESSED = 'ends taken from the last record'
+    ENDS_MOVED = 'ends moved to death'
+    BOUNDS_AHEAD = 'bounds of periods after today left out'
+    PERIOD_GAPS = 'people with gaps between periods'
+    BIRTHS_PLACED = 'births placed by year or month'
+    BIRTHS_EXACT = 'births taken from birth_datetime'
+    UNBORN = 'people without a birth dropped'
+    UNOBSERVED = 'people never under observation dropped'
+    UNSEXED = 'people of unknown sex'
+    NO_SEX_ROW = 'people without sex'
+    SHARED_ERROR = 'shared people, error'
+    SHARED_JOIN = 'shared people, join'
+    SHARED_DROP = 'shared people, drop'

@@ -20,7 +20,7 @@ from fastcore.basics import patch
 from torch import nn
 
 from ..data.batches import Batch
-from ..data.events import Vocab, write_whole
+from ..data.codes import Vocab, write_whole
 from .risk import landmark_inputs
 from ..layers.unimixing import BlockMixing, bake
 from ..models.heads import Hazards, at_risk

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from ..data.batches import Batches
-from ..data.events import Cohort, FollowUpWarning, days_of_years
+from ..data.events import DAYS_PER_YEAR, Cohort, FollowUpWarning, days_of_years
 from .risk import at_rest
-from ..models.delphi import Recalibration
 from ..models.heads import at_risk
+from ..models.sequence import Recalibration
 
 # %% ../../nbs/46_recalibration.ipynb #fd30b06e
 @torch.no_grad()
@@ -50,7 +50,7 @@ def _terms(model, batch, by, edges, shape):
     hazards = model.rates(model(batch), batch.sex, batch.age)
     cause = model.of_kind('disease', 'death')
     free = at_risk(batch, cause, model.config.first_occurrence) & batch.valid[..., None]
-    years, begin = batch.exposure / 365.25, batch.clock / 365.25
+    years, begin = batch.exposure / DAYS_PER_YEAR, batch.clock / DAYS_PER_YEAR
     expected = hazards.cumulative_hazard(years, begin) * free
     person = torch.arange(len(batch), device=years.device)[:, None].expand_as(batch.reader)
     struck = torch.zeros_like(expected)

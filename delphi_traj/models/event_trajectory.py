@@ -8,7 +8,7 @@ __all__ = ['SIZES', 'EventTrajectoryConfig', 'event_trajectory_shared_v2', 'Shar
 
 # %% ../../nbs/22_event_trajectory.ipynb #9cd92181
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -16,27 +16,23 @@ from fastcore.basics import patch
 from torch import Tensor, nn
 
 from ..data.batches import Batch
-from ..data.events import KINDS, Vocab
-from ..layers.attention import TrajectoryAttention, all_future_mask, next_token_mask
-from delphi_traj.layers.clock import (
-    DAYS_PER_YEAR,
-    AgeEncoding,
-    GaussianRBF,
-    RelativeTimeBias,
-    TimeRoPE,
+from ..data.codes import Vocab
+from delphi_traj.layers.attention import (
+    KeyValues,
+    TrajectoryAttention,
+    all_future_mask,
+    next_token_mask,
 )
+from ..layers.clock import AgeEncoding, GaussianRBF, RelativeTimeBias, TimeRoPE
 from ..layers.groups import merge_groups, split_groups
 from ..layers.mixers import TrajectoryMixer
-from .delphi import Delphi, Prediction
-from delphi_traj.models.heads import (
-    Hazards,
-    Loss,
-    all_future_loss,
-    at_risk,
-    competing_loss,
-    delphi_loss,
-    hazards_of,
-    make_head,
+from .heads import Hazards, make_head
+from delphi_traj.models.sequence import (
+    Memory,
+    SequenceModel,
+    landmark_age,
+    require_that,
+    require_whole,
 )
 
 # %% ../../nbs/22_event_trajectory.ipynb #0a9bb4a5
@@ -85,34 +81,15 @@ class EventTrajectoryConfig:
             object.__setattr__(self, 'objective', usual)
         self._check()
 
-# %% ../../nbs/22_event_trajectory.ipynb #c07df727
-def _need(ok, found, expected):
-    "A wrong number or name is a ValueError that says what was found and expected."
-    if not ok:
-        raise ValueError(f'found {found}; expected {expected}')
-
 # %% ../../nbs/22_event_trajectory.ipynb #a313e50b
 @patch
 def _check(self: EventTrajectoryConfig):
     "Refuse numbers and names that cannot work."
-    for name in (
-        'vocab_size',
-        'd_model',
-        'n_trajectory',
-        'trajectory_dim',
-        'traj_hidden',
-        'n_reasoning_rounds',
-        'n_rbf',
-        'age_hidden',
-    ):
-        value = getattr(self, name)
-        _need(type(value) is int and value > 0, f'{name}={value!r}', 'a positive whole number')
+    widths = 'd_model', 'n_trajectory', 'trajectory_dim', 'traj_hidden', 'n_rbf', 'age_hidden'
+    require_whole(self, 'vocab_size', 'n_reasoning_rounds', *widths)
     for name in ('dropout', 'token_dropout'):
-        _need(
-            0 <= getattr(self, name) < 1,
-            f'{name}={getattr(self, name)!r}',
-            'a rate of at least 0 and below 1',
-        )
+        rate = getattr(self, name)
+        require_that(0 <= rate < 1, f'{name}={rate!r}', 'a rate of at least 0 and below 1')
     self._check_size()
     self._check_names()
 
@@ -121,28 +98,30 @@ def _check(self: EventTrajectoryConfig):
 def _check_size(self: EventTrajectoryConfig):
     "The rules of ET.2, and the frozen numbers where a size is named."
     g, d = self.n_trajectory, self.trajectory_dim
-    _need(
+    require_that(
         self.size is None or self.size in SIZES,
         f'size={self.size!r}',
         f'one of {", ".join(SIZES)}, or None for free numbers',
     )
     for name, value in SIZES.get(self.size, {}).items():
-        _need(
+        require_that(
             getattr(self, name) == value,
             f'{name}={getattr(self, name)} with size={self.size!r}',
             f'{value}, its frozen number, or size=None',
         )
-    _need(
+    require_that(
         self.d_model == g * d,
         f'd_model={self.d_model}, n_trajectory={g}, trajectory_dim={d}',
         'd_model = n_trajectory x trajectory_dim',
     )
-    _need(
+    require_that(
         self.traj_hidden == 4 * g,
         f'traj_hidden={self.traj_hidden}, n_trajectory={g}',
         'traj_hidden = 4 x n_trajectory',
     )
-    _need(d % 2 == 0, f'trajectory_dim={d}', 'an even width: the clock turns pairs of numbers')
+    require_that(
+        d % 2 == 0, f'trajectory_dim={d}', 'an even width: the clock turns pairs of numbers'
+    )
 
 # %% ../../nbs/22_event_trajectory.ipynb #404f5e43
 @patch
@@ -155,12 +134,12 @@ def _check_names(self: EventTrajectoryConfig):
         objective=('all_future',) if self.mode == 'all_future' else ('competing', 'delphi'),
     )
     for name, names in allowed.items():
-        _need(
+        require_that(
             getattr(self, name) in names,
             f'{name}={getattr(self, name)!r} in mode {self.mode!r}',
             f'one of {names}',
         )
-    _need(
+    require_that(
         self.objective != 'delphi' or self.head == 'exponential',
         f"objective='delphi' with head={self.head!r}",
         "head='exponential', whose waiting time it assumes",
@@ -202,20 +181,18 @@ class SharedEventTrajectoryCore(nn.Module):
         )
         self.dropout = nn.Dropout(config.dropout)
 
-# %% ../../nbs/22_event_trajectory.ipynb #5a2de725
-@patch
-def forward(
-    self: SharedEventTrajectoryCore,
-    state: Tensor,  # S, [b q g d]
-    memory: tuple,  # keys and values of `project_event_memory`, each [b g l d]
-    mask: Tensor,  # True = may be read, [b q l]
-    rotation: tuple | None = None,  # of `TimeRoPE` at the queries' ages, each [b q d/2]
-    bias: Tensor | None = None,  # of `time_bias`, [b g q l]
-) -> Tensor:  # S', [b q g d]
-    "One round: read, then mix, each added to the state (ET.15)."
-    read = self.attention(self.attn_norm(state), memory, mask, rotation, bias)
-    state = state + self.attn_scale * self.dropout(read)
-    return state + self.mixer_scale * self.dropout(self.mixer(self.mixer_norm(state)))
+    def forward(
+        self,
+        state: Tensor,  # S, [b q g d]
+        memory: tuple,  # keys and values of `project_event_memory`, each [b g l d]
+        mask: Tensor,  # True = may be read, [b q l]
+        rotation: tuple | None = None,  # of `TimeRoPE` at the queries' ages, each [b q d/2]
+        bias: Tensor | None = None,  # of `time_bias`, [b g q l]
+    ) -> Tensor:  # S', [b q g d]
+        "One round: read, then mix, each added to the state (ET.15)."
+        read = self.attention(self.attn_norm(state), memory, mask, rotation, bias)
+        state = state + self.attn_scale * self.dropout(read)
+        return state + self.mixer_scale * self.dropout(self.mixer(self.mixer_norm(state)))
 
 # %% ../../nbs/22_event_trajectory.ipynb #b65339fd
 @patch
@@ -231,12 +208,13 @@ def project_event_memory(
     self: SharedEventTrajectoryCore,
     memory: Tensor,  # E, [b l d_model]
     rotation: tuple | None = None,  # of `TimeRoPE` at the events' ages, each [b l d/2]
-) -> tuple[Tensor, Tensor]:  # keys and values, each [b g l d]
+    kept: KeyValues | None = None,  # of earlier events; E is added to it
+) -> tuple[Tensor, Tensor]:  # keys and values of all events, each [b g l d]
     "Keys, rotated, and values of the memory, once for all rounds (ET.4)."
-    return self.attention.project_event_memory(memory, rotation)
+    return self.attention.project_event_memory(memory, rotation, kept)
 
 # %% ../../nbs/22_event_trajectory.ipynb #c77af92b
-class EventTrajectory(nn.Module):
+class EventTrajectory(SequenceModel):
     "Trajectory slots that read an event memory in rounds of one shared core (ET.1)."
 
     def __init__(
@@ -245,60 +223,47 @@ class EventTrajectory(nn.Module):
         vocab: Vocab = None,  # None: every id but 0 is a disease
         free_shape=None,  # head 'mixed': ids of the causes with a free shape; None: death
     ):
-        super().__init__()
-        self.config, self.vocab, self.recalibration = config, vocab, None
-        self._register_kinds(vocab)
-        self._make_events(config)
-        self._make_queries(config)
-        self._make_clock(config)
+        super().__init__(config, vocab)
+        d, relative = config.d_model, config.time_mode == 'relative'
+        self.token_embedding = nn.Embedding(config.vocab_size, d)
+        self.sex_embedding = nn.Embedding(2, d)
+        self.age_encoding = AgeEncoding(d, config.age_hidden)
+        self.token_dropout = nn.Dropout(config.token_dropout)
+        self.event_projection, self.event_norm = nn.Linear(d, d, bias=False), nn.LayerNorm(d)
+        asks = config.mode == 'all_future'
+        self.query_token = nn.Parameter(torch.empty(d)) if asks else None
+        self.query_projection = nn.Linear(d, d, bias=False)
+        self.prototypes = nn.Parameter(torch.empty(config.n_trajectory, config.trajectory_dim))
+        self.rotation = TimeRoPE(config.trajectory_dim) if relative else None
+        self.rbf = GaussianRBF(config.n_rbf) if relative else None
         self.reasoning_core = SharedEventTrajectoryCore(config)
-        self.final_norm = nn.LayerNorm(config.d_model)
-        self._make_head(config, free_shape)
+        self.final_norm = nn.LayerNorm(d)
+        self.head = self._head(free_shape)
         self.reset_parameters()
 
-    _register_kinds = Delphi._register_kinds
-    of_kind = Delphi.of_kind
-    is_dead = Delphi.is_dead
-    parameter_count = Delphi.parameter_count
-    caution, rates = Delphi.caution, Delphi.rates
-
-# %% ../../nbs/22_event_trajectory.ipynb #88d81b35
-@patch
-def _make_events(self: EventTrajectory, config):
-    "What turns events into memory (ET.3, ET.4)."
-    d = config.d_model
-    self.token_embedding = nn.Embedding(config.vocab_size, d)
-    self.sex_embedding = nn.Embedding(2, d)
-    self.age_encoding = AgeEncoding(d, config.age_hidden)
-    self.token_dropout = nn.Dropout(config.token_dropout)
-    self.event_projection, self.event_norm = nn.Linear(d, d, bias=False), nn.LayerNorm(d)
-
-# %% ../../nbs/22_event_trajectory.ipynb #6d5aa3af
-@patch
-def _make_queries(self: EventTrajectory, config):
-    "What turns queries into first states (ET.5, ET.6)."
-    self.query_token = (
-        nn.Parameter(torch.empty(config.d_model)) if config.mode == 'all_future' else None
-    )
-    self.query_projection = nn.Linear(config.d_model, config.d_model, bias=False)
-    self.prototypes = nn.Parameter(torch.empty(config.n_trajectory, config.trajectory_dim))
-
-# %% ../../nbs/22_event_trajectory.ipynb #d2f38bd4
-@patch
-def _make_clock(self: EventTrajectory, config):
-    "Rotation and bumps, without parameters; `time_mode` absolute has neither (ET.13)."
-    relative = config.time_mode == 'relative'
-    self.rotation = TimeRoPE(config.trajectory_dim) if relative else None
-    self.rbf = GaussianRBF(config.n_rbf) if relative else None
+    def forward(self, batch: Batch, return_rounds=False):  # True: `Rounds` too
+        "State of every position [b l d_model], or of the landmark [b d_model] (ET.1, ET.18)."
+        first, shared = self.prepare(batch)
+        states = [first]
+        for state in self.rounds(first, shared):
+            if return_rounds:
+                states.append(state)
+        hidden = self.final_state(state)
+        hidden = hidden[:, 0] if self.config.mode == 'all_future' else hidden
+        if not return_rounds:
+            return hidden
+        weights = [self.reasoning_core.reading(S, **shared) for S in states[:-1]]
+        return hidden, Rounds(torch.stack(states), torch.stack(weights))
 
 # %% ../../nbs/22_event_trajectory.ipynb #1edb9b25
 @patch
-def _make_head(self: EventTrajectory, config, free_shape):
+def _head(self: EventTrajectory, free_shape) -> nn.Module:
     "The head of the configuration, tied for next tokens (ET.18, ET.19)."
+    config = self.config
     mixed, tied = config.head == 'mixed', config.mode == 'next_token'
     if mixed and free_shape is None:
         free_shape = self.of_kind('death').nonzero()[:, 0]
-    self.head = make_head(config.head, config.vocab_size, config.d_model, tied, free_shape)
+    return make_head(config.head, config.vocab_size, config.d_model, tied, free_shape)
 
 # %% ../../nbs/22_event_trajectory.ipynb #af1a9879
 @patch
@@ -316,16 +281,6 @@ def reset_parameters(self: EventTrajectory):
     for projection in (self.event_projection, self.query_projection):
         nn.init.xavier_uniform_(projection.weight)
 
-# %% ../../nbs/22_event_trajectory.ipynb #8dbe7b6a
-@patch
-def sex_context(
-    self: EventTrajectory,
-    sex: Tensor,  # 0 female, 1 male, 2 unknown, [b]
-) -> Tensor:  # [b 1 d_model]
-    "The row of a sex; the mean of both where it is unknown (ET.3)."
-    rows = self.sex_embedding.weight
-    return torch.cat([rows, rows.mean(0, keepdim=True)])[sex][:, None]
-
 # %% ../../nbs/22_event_trajectory.ipynb #d6621747
 @patch
 def embed(self: EventTrajectory, batch: Batch) -> Tensor:  # X_E, [b l d_model]
@@ -341,14 +296,21 @@ def encode_events(self: EventTrajectory, x: Tensor) -> Tensor:  # X_E -> E, each
 
 # %% ../../nbs/22_event_trajectory.ipynb #8a29f3f0
 @patch
+def landmark_query(self: EventTrajectory, age: Tensor, sex: Tensor) -> Tensor:  # days, [b 1]; [b]
+    "Features of the one query at a landmark, [b 1 d_model] (ET.6)."
+    age = self.age_encoding(age).to(self.query_token.dtype)
+    return self.query_token + age + self.sex_context(sex)
+
+
+@patch
 def query(
     self: EventTrajectory, batch: Batch, x: Tensor
 ) -> tuple[Tensor, Tensor]:  # [b q d_model]; days, [b q]
     "Features and ages of the queries: every event, or the landmark (ET.6)."
     if self.config.mode == 'next_token':
         return x, batch.age
-    age = self.landmark_age(batch)
-    return self.query_token + self.age_encoding(age).to(x.dtype) + self.sex_context(batch.sex), age
+    age = landmark_age(batch)
+    return self.landmark_query(age, batch.sex), age
 
 # %% ../../nbs/22_event_trajectory.ipynb #67842369
 @patch
@@ -357,19 +319,6 @@ def initial_state(
 ) -> Tensor:  # [b q d_model] -> S0, [b q g d]
     "Prototypes plus the query's context (ET.5)."
     return self.prototypes + split_groups(self.query_projection(features), self.config.n_trajectory)
-
-# %% ../../nbs/22_event_trajectory.ipynb #1ff55bdb
-@patch
-def landmark_age(self: EventTrajectory, batch: Batch) -> Tensor:  # days, [b 1]
-    "The age at which the one query of `all_future` stands."
-    if batch.query_age is not None:
-        return batch.query_age
-    _need(
-        batch.valid.any(1).all(),
-        f'no query_age, and row {int((~batch.valid.any(1)).int().argmax())} has no event',
-        'a query_age, or at least a no-event token at the landmark',
-    )
-    return batch.age.masked_fill(~batch.valid, -torch.inf).amax(1, keepdim=True)
 
 # %% ../../nbs/22_event_trajectory.ipynb #6d605e3d
 @patch
@@ -381,19 +330,37 @@ def may_read(self: EventTrajectory, batch: Batch, query_age: Tensor) -> Tensor: 
 
 # %% ../../nbs/22_event_trajectory.ipynb #da44ebbc
 @patch
+def turn(self: EventTrajectory, age: Tensor):  # days, [b l] -> cosine and sine, or None
+    "Angles at these ages; `time_mode` absolute has none (ET.13)."
+    return None if self.rotation is None else self.rotation(age)
+
+
+@patch
+def shared_by_rounds(
+    self: EventTrajectory,
+    memory: tuple,  # keys and values, each [b g l d]
+    event_age: Tensor,  # days, [b l]
+    query_age: Tensor,  # days, [b q]
+    mask: Tensor,  # True = may be read, [b q l]
+) -> dict:  # arguments of every round
+    "All that the rounds share besides the state (ET.4, ET.13)."
+    bias = None
+    if self.rbf is not None:
+        bias = self.reasoning_core.time_bias(self.rbf(query_age, event_age))
+    return dict(memory=memory, mask=mask, rotation=self.turn(query_age), bias=bias)
+
+
+@patch
 def prepare(
     self: EventTrajectory, batch: Batch
 ) -> tuple[Tensor, dict]:  # S0 [b q g d]; what every round reads
     "Initial state, and all that the rounds share (ET.3-ET.6, ET.13)."
     x = self.embed(batch)
     features, query_age = self.query(batch, x)
-    relative = self.rotation is not None
-    turn = (lambda age: self.rotation(age)) if relative else (lambda age: None)
-    bias = self.reasoning_core.time_bias(self.rbf(query_age, batch.age)) if relative else None
-    memory = self.reasoning_core.project_event_memory(self.encode_events(x), turn(batch.age))
-    return self.initial_state(features), dict(
-        memory=memory, mask=self.may_read(batch, query_age), rotation=turn(query_age), bias=bias
-    )
+    memory = self.reasoning_core.project_event_memory(self.encode_events(x), self.turn(batch.age))
+    mask = self.may_read(batch, query_age)
+    shared = self.shared_by_rounds(memory, batch.age, query_age, mask)
+    return self.initial_state(features), shared
 
 # %% ../../nbs/22_event_trajectory.ipynb #cb353d57
 class Rounds(NamedTuple):
@@ -404,136 +371,42 @@ class Rounds(NamedTuple):
 
 # %% ../../nbs/22_event_trajectory.ipynb #d939baf7
 @patch
-def forward(self: EventTrajectory, batch: Batch, return_rounds=False):  # also `Rounds`
-    "Hidden state of every position [b l d_model], or of the landmark [b d_model] (ET.1, ET.18)."
-    state, shared = self.prepare(batch)
-    states, weights = [state], []
+def rounds(self: EventTrajectory, state: Tensor, shared: dict):  # yields S after each round
+    "The one core, applied in rounds (ET.1, ET.16)."
     for _ in range(self.config.n_reasoning_rounds):
-        if return_rounds:
-            weights.append(self.reasoning_core.reading(state, **shared))
         state = self.reasoning_core(state, **shared)
-        if return_rounds:
-            states.append(state)
-    hidden = self.final_norm(merge_groups(state))
+        yield state
+
+
+@patch
+def final_state(self: EventTrajectory, state: Tensor) -> Tensor:  # [b q g d] -> [b q d_model]
+    "The slots of the last round side by side, normalised (ET.18)."
+    return self.final_norm(merge_groups(state))
+
+# %% ../../nbs/22_event_trajectory.ipynb #46fe8fa8
+@patch
+def memory_of(self: EventTrajectory, batch: Batch) -> Memory:
+    "Keys and values of the event memory, one pair for all rounds (ET.4)."
+    return Memory(self, batch, layers=1)
+
+
+@patch
+def read(self: EventTrajectory, batch: Batch, memory: Memory) -> Tensor:  # X_E, [b q d_model]
+    "Enter new events into a memory; a query at an event is made of its X_E (ET.3, ET.4)."
+    memory.extend(batch)
+    x = self.embed(batch)
+    events = self.encode_events(x)
+    self.reasoning_core.project_event_memory(events, self.turn(batch.age), memory.layers[0])
+    return x
+
+
+@patch
+def look(self: EventTrajectory, memory: Memory, age: Tensor) -> Hazards:  # days, [b] -> [b k]
+    "One query in all rounds: at the last event, or at the landmark `age` (ET.1, ET.6, ET.18)."
+    when, features = memory.when[:, None], memory.state[:, None]
     if self.config.mode == 'all_future':
-        hidden = hidden[:, 0]
-    return (hidden, Rounds(torch.stack(states), torch.stack(weights))) if return_rounds else hidden
-
-# %% ../../nbs/22_event_trajectory.ipynb #fba1ec6e
-@patch
-def hazards(self: EventTrajectory, hidden: Tensor) -> Hazards:  # [... d_model] -> [... k]
-    "Hazards of every code from hidden states, whatever the head (ET.18, ET.19)."
-    return hazards_of(
-        self.head(hidden, self.token_embedding.weight if self.config.mode == 'next_token' else None)
-    )
-
-# %% ../../nbs/22_event_trajectory.ipynb #d3c5ef9f
-@patch
-def log_hazard(
-    self: EventTrajectory, hidden: Tensor
-) -> Tensor:  # [... d_model] -> [... k], log per year
-    "Log hazard of every code; exponential head only, as others change with time."
-    _need(
-        self.config.head == 'exponential',
-        f'log_hazard of a model with head={self.config.head!r}',
-        "head='exponential'; use hazards(hidden)",
-    )
-    return self.hazards(hidden).log_scale
-
-# %% ../../nbs/22_event_trajectory.ipynb #b3e4cc7c
-@patch
-def nll(
-    self: EventTrajectory, batch: Batch, validation=False
-) -> Loss:  # validation: the published mode of objective `delphi`
-    "The configured objective on a batch."
-    batch.require(self.config.objective, vocab=self.vocab)
-    hidden, config = self(batch), self.config
-    if config.objective == 'all_future':
-        return all_future_loss(self.hazards(hidden), batch)
-    if config.objective == 'competing':
-        return competing_loss(
-            self.hazards(hidden), batch, self.of_kind('disease', 'death'), config.first_occurrence
-        )
-    return self._delphi_nll(hidden, batch, validation)
-
-# %% ../../nbs/22_event_trajectory.ipynb #0b4959a9
-@patch
-def _delphi_nll(self: EventTrajectory, hidden, batch, validation):
-    "Delphi's original objective, whose rates are per day."
-    no_event = (self.token_kind == KINDS.index('no_event')).nonzero()[:, 0]
-    return delphi_loss(
-        self.log_hazard(hidden) - math.log(DAYS_PER_YEAR),
-        batch,
-        self.of_kind('padding', 'sex', 'lifestyle'),
-        self.config.t_min,
-        int(no_event[0]) if len(no_event) else None,
-        validation,
-    )
-
-# %% ../../nbs/22_event_trajectory.ipynb #43578b43
-@patch
-def landmark(
-    self: EventTrajectory, batch: Batch
-) -> tuple[Hazards, Tensor, Tensor]:  # [b k]; bool [b k]; years, [b]
-    "Hazards at the landmark, the causes at risk there, and the time on the hazards' clock."
-    cause = self.of_kind('disease', 'death')
-    if self.config.mode == 'all_future':
-        # inputs of which somebody says when
-        given = ('inputs',) if batch.query_age is not None else ()
-        batch.require('all_future', *given, vocab=self.vocab)
-        hazards = self.rates(self(batch), batch.sex, self.landmark_age(batch)[:, 0])
-        return hazards, self._open(batch, cause), torch.zeros(len(batch), device=cause.device)
-    batch.require('landmark', 'inputs', 'competing', vocab=self.vocab)
-    last = batch.valid.sum(1) - 1
-    _need(
-        (last >= 0).all(),
-        f'row {int((last < 0).int().argmax())} without any event',
-        'at least a no-event token at the landmark',
-    )
-    at = torch.arange(len(batch), device=last.device), last
-    hazards = self.rates(self(batch)[at], batch.sex, batch.age[at])
-    risk = at_risk(batch, cause, self.config.first_occurrence)[at] & ~self.is_dead(batch)
-    if hazards.log_shape is None:
-        return hazards, risk, torch.zeros(len(batch), device=last.device)
-    _need(
-        batch.clock is not None,
-        'a batch without clock',
-        "one of collate or collate_landmark, as hazards change with time",
-    )
-    return hazards, risk, batch.clock[at] / DAYS_PER_YEAR
-
-# %% ../../nbs/22_event_trajectory.ipynb #950010dc
-@patch
-def _open(self: EventTrajectory, batch, cause):  # bool [b k]
-    "Causes not had at or before the landmark."
-    if batch.future_open is not None:
-        return batch.future_open & ~self.is_dead(batch)
-    known = replace(batch, valid=batch.valid & (batch.age <= self.landmark_age(batch)))
-    return at_risk(known, cause)[:, -1] & ~self.is_dead(known)
-
-# %% ../../nbs/22_event_trajectory.ipynb #b9996b5d
-@patch
-@torch.no_grad()
-def predict(
-    self: EventTrajectory,
-    batch: Batch,
-    years: float = None,  # horizon after the landmark, or None for hazards only
-) -> Prediction:
-    "Hazards at the landmark, or `years` after it, and what follows in between."
-    if self.training:
-        raise RuntimeError(
-            'the model is in training mode, where dropout is active; call .eval() first'
-        )
-    hazards, risk, begin = self.landmark(batch)
-    blank, quiet = (lambda x: torch.where(risk, x, torch.nan)), hazards.only(risk)
-    hazard = blank(quiet.log_hazard(begin + (years or 0)).exp())
-    if years is None:
-        return Prediction(hazard, caution=self.caution)
-    years = torch.full_like(begin, years)
-    return Prediction(
-        hazard,
-        blank(quiet.cumulative_hazard(years, begin)),
-        quiet.survival(years, begin),
-        blank(quiet.cif(years, begin)),
-        self.caution,
-    )
+        when, features = age[:, None], self.landmark_query(age[:, None], memory.sex)
+    mask = all_future_mask(memory.valid, memory.age, when)
+    shared = self.shared_by_rounds(memory.layers[0].all, memory.age, when, mask)
+    *_, state = self.rounds(self.initial_state(features), shared)
+    return self.rates(self.final_state(state)[:, 0], memory.sex, when[:, 0])
