@@ -35,26 +35,24 @@ from .data.refusals import CohortError
 from .data.simulator import make_world, simulate
 from .models.delphi import traj_mixer_v5
 from .models.event_trajectory import event_trajectory_shared_v2
-from .training.architectures import architecture
-from .training.checkpoints import load_checkpoint
-from delphi_traj.training.loop import (
-    TrainOptions,
+from delphi_traj.training.architectures import (
+    architecture,
     build_model,
-    cohort_from,
     config_from,
     fields_in,
-    make_accelerator,
     options_of,
-    refuse_old_run,
-    train,
-    two_parts,
 )
+from .training.checkpoints import load_checkpoint
+from .training.devices import make_accelerator
+from .training.loop import TrainOptions, refuse_old_run, train
+from .training.people import cohort_from, two_parts
 
 # %% ../nbs/51_commands.ipynb #c5eae21b
 from .evaluation.assessment import Assessment, Settings, some_of
 from .evaluation.baseline import AgeSexBaseline
 from .evaluation.comparison import incidence
 from .evaluation.discrimination import read_chapters
+from .evaluation.drawing import ENDED
 from delphi_traj.evaluation.export import (
     LandmarkProgram,
     export_program,
@@ -67,7 +65,7 @@ from delphi_traj.evaluation.figures import (
     save_figure,
     training_figure,
 )
-from .evaluation.futures import ENDED, Futures, sample_futures
+from .evaluation.futures import Futures, sample_futures
 from .evaluation.metrics import check_replicates, log_hazard_at, rows_at
 from .evaluation.oracle import oracle_log_hazard
 from .evaluation.page import report_html

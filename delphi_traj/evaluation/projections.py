@@ -12,14 +12,13 @@ import math
 import numpy as np
 import pandas as pd
 
-from ..data.events import DAYS_PER_YEAR
+from ..data.landmarks import known_at
 from .assessment import Assessment, chosen, name_codes, some_of, within
 from .calibration import time_to_event
-from .figures import calibration_figure, futures_figure
-from .futures import ENDED, sample_futures
+from .figures import calibration_figure, futures_figure, lanes_of
+from .futures import sample_futures
 from .page import Part, intervals, percent, tried, written
 from .performance import risk_report
-from .risk import known_at
 
 # %% ../../nbs/49_projections.ipynb #e74d25c5
 FUTURE_CASES = 5  # expected of a code among those whose futures are sampled
@@ -136,21 +135,12 @@ def futures_seen(table) -> list:  # of `Part`
 # %% ../../nbs/49_projections.ipynb #3cd65319
 def fan(a: Assessment, at, years, n=20) -> Part:
     "Futures of the person with the longest history among those sampled."
-    when, death = a.rows.landmark, np.array(a.cohort.vocab.names)[a.cohort.vocab.of_kind('death')]
+    when = a.rows.landmark
     i = at[[known_at(a.judged[at], when[at]).lengths.argmax()]]
     futures = sample_futures(a.stored.model, a.judged[i], when[i], years, n, seed=a.settings.seed)
-    events = futures.frame().assign(age=lambda t: t.age / DAYS_PER_YEAR)
-    last = events.groupby('draw').age.max().reindex(range(n))
-    age = np.where(futures.ended == 1, when[i[0]] / DAYS_PER_YEAR + years, last)
-    ends = pd.DataFrame({'draw': range(n), 'age': age, 'how': np.array(ENDED)[futures.ended]})
     how = (
         f'{n} futures of one person, the one with the longest history among those sampled: a '
         'mark an event, a cross a death.'
     )
-    return Part(
-        'Sampled futures',
-        'fan',
-        'Futures of one person',
-        how,
-        futures_figure(events[~events.code.isin(death)], ends),
-    )
+    figure = futures_figure(*lanes_of(futures))
+    return Part('Sampled futures', 'fan', 'Futures of one person', how, figure)
