@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['about', 'code_plane', 'questions', 'everything', 'span', 'people_in_words', 'ranking_in_words', 'verdict',
-           'risks_in_words', 'futures_in_words', 'in_words', 'notes_of', 'plain', 'strict_json', 'table_csv',
-           'write_report']
+           'risks_in_words', 'futures_in_words', 'in_words', 'notes_of', 'in_short', 'plain', 'strict_json',
+           'place_to_write', 'table_csv', 'write_report']
 
 # %% ../../nbs/49_report.ipynb #6464a47e
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -278,6 +279,30 @@ def notes_of(a: Assessment) -> list:  # of sentences
     )
     return [simulated] * (a.world is not None) + [a.note] * bool(a.note)
 
+# %% ../../nbs/49_report.ipynb #78e8c0c6
+def in_short(a: Assessment) -> str:
+    "Landmarks, predictors at each horizon and the model's own objective, for a terminal."
+    said = [a.rows.table.to_string(index=False)]
+    for years, result in a.evaluations.items():
+        c = result.counts
+        said += [
+            f"\n{years:g} years: {c['people']:,} people, {c['rows']:,} landmarks, "
+            f"{c['censored_rows']:,} censored before the horizon; {c['codes_judged']} codes "
+            f"judged, {c['codes_left_out']} with too few cases left out",
+            result.summary.round(4).dropna(axis=1, how='all').to_string(),
+        ]
+    return '\n'.join([*said, _own_in_short(result.parts)])
+
+
+def _own_in_short(own):
+    "The model's own objective."
+    parts = ', '.join(f'{name} {value:.4f}' for name, value in own['parts'].items())
+    kind = 'weighted events' if own['objective'] == 'all_future' else 'events'
+    return (
+        f"\nobjective {own['objective']}: {own['total']:.4f} per event ({parts}) over "
+        f"{own['count']:,.0f} {kind}"
+    )
+
 # %% ../../nbs/49_report.ipynb #cfa11772
 def plain(value):
     "A value as strict JSON can hold it: no number that is not finite, tables as lists of rows."
@@ -295,6 +320,19 @@ def plain(value):
 def strict_json(value) -> str:
     "Indented JSON without NaN."
     return json.dumps(plain(value), indent=1, allow_nan=False) + '\n'
+
+# %% ../../nbs/49_report.ipynb #3838b947
+def place_to_write(out) -> Path:
+    "The folder to write to, or an error before anything is computed."
+    out = Path(out)
+    there = next(p for p in (out, *out.absolute().parents) if p.exists())
+    if not there.is_dir():
+        raise ValueError(f'{out}: found a file at {there}; expected a folder or a new name')
+    if not os.access(there, os.W_OK):
+        raise ValueError(
+            f'{out}: found {there}, which cannot be written to; expected another place'
+        )
+    return out
 
 # %% ../../nbs/49_report.ipynb #c6a63451
 def table_csv(frame) -> str:
