@@ -447,7 +447,7 @@ MUTATIONS = {
         'batches::test_no_event_tokens_tell_nothing',
     ),
     ('batches', 'landmarks see the next day'): (
-        BATCH,
+        'data/landmarks.py',
         'known = cohort.age <= landmark[cohort.person]',
         'known = cohort.age <= landmark[cohort.person] + 1',
         'batches::test_landmarks_do_not_see_the_future',

@@ -42,7 +42,7 @@ MUTATIONS = {
         'futures::test_cache_with_every_mixer',
     ),
     ('sampling', 'the Weibull clock restarts at no-event tokens'): (
-        FUT,
+        'evaluation/drawing.py',
         'came & self.disease[token]',
         'came | self.disease[token]',
         'futures::test_weibull_waiting_time_through_no_event_tokens',

@@ -30,9 +30,9 @@ from .page import report_html
 from .report import everything, in_words, notes_of
 from ..models.delphi import traj_mixer_v5
 from ..models.event_trajectory import event_trajectory_shared_v2
-from ..training.architectures import architecture
+from ..training.architectures import architecture, build_model
 from ..training.checkpoints import load_checkpoint
-from ..training.loop import TrainOptions, build_model, train
+from ..training.loop import TrainOptions, train
 
 log = logging.getLogger(__name__)
 
