@@ -14,8 +14,10 @@ UM = 'models/unimixer.py'
 BASE = 'models/baselines.py'
 RANK = 'models/rankers.py'
 MIX = 'layers/mixers.py'
+STAGES = 'layers/stages.py'
 FIT = 'training/rankers.py'
 MEASURE = 'evaluation/ranking.py'
+LAWS = 'evaluation/power_laws.py'
 TABLES = 'data/interactions.py'
 CLICKS = 'data/clicks.py'
 MEDS = 'data/meds.py'
@@ -56,8 +58,8 @@ MUTATIONS = {
     ),
     ('UM.5', 'factors of the Kronecker product swapped'): (
         PERM,
-        'torch.kron(group_permutation(t, h), torch.eye(group_width(d, h)))',
-        'torch.kron(torch.eye(group_width(d, h)), group_permutation(t, h))',
+        "'... t (h c) -> ... h (t c)', h=n_head",
+        "'... t (h c) -> ... h (c t)', h=n_head",
         'ledger_um::test_um_5',
     ),
     ('UM.6', 'the inverse permutation'): (
@@ -103,15 +105,15 @@ MUTATIONS = {
         'ledger_um::test_um_10',
     ),
     ('UM.11', 'a temperature that multiplies'): (
-        PERM,
-        'sinkhorn(wide / self.tau',
-        'sinkhorn(wide * self.tau',
+        MIXING,
+        'sinkhorn(scores / tau',
+        'sinkhorn(scores * tau',
         'ledger_um::test_um_11',
     ),
     ('UM.11', 'a temperature squared'): (
-        PERM,
-        'sinkhorn(wide / self.tau',
-        'sinkhorn(wide / self.tau**2',
+        MIXING,
+        'sinkhorn(scores / tau',
+        'sinkhorn(scores / tau**2',
         'ledger_um::test_um_11',
     ),
     ('UM.11', 'a temperature squared in the layers'): (
@@ -147,8 +149,8 @@ MUTATIONS = {
     ),
     ('UM.14', 'one factor instead of two'): (
         MIXING,
-        'return left @ right, torch',
-        'return left @ left.mT, torch',
+        'return left @ right, einsum',
+        'return left @ left.mT, einsum',
         'ledger_um_layers::test_um_14',
     ),
     ('UM.15', 'Swish on the value instead of the gate'): (
@@ -268,13 +270,13 @@ MUTATIONS = {
         'ranking::test_layers_of_the_library_and_products_with_a_vector',
     ),
     ('UM.20', 'an exponent without the scatter of its reference'): (
-        MEASURE,
+        LAWS,
         'np.r_[gain, reference - np.mean(reference)]',
         'np.r_[gain, 0 * reference]',
         'ranking::test_intervals_cover',
     ),
     ('UM.20', 'an exponent with a normal quantile'): (
-        MEASURE,
+        LAWS,
         'over = abs(t) / student.ppf((1 + level) / 2, free)',
         'over = abs(t) / norm.ppf((1 + level) / 2)',
         'ranking::test_intervals_cover',
@@ -292,7 +294,7 @@ MUTATIONS = {
         'ranking::test_um_20',
     ),
     ('UM.20', 'coefficient at the mean size'): (
-        MEASURE,
+        LAWS,
         'return a * np.exp(-b * center), b',
         'return a, b',
         'ranking::test_um_20',
@@ -322,7 +324,7 @@ MUTATIONS = {
         'ledger_um_unimixer::test_um_21_model',
     ),
     ('UM.21', 'an option that a mixer has not is ignored'): (
-        MIX,
+        STAGES,
         'if v is not None and v != STAGE_DEFAULTS.get(o)}',
         'if o in has}',
         'ledger_um_layers::test_an_option_is_used_or_refused',
