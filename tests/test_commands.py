@@ -29,17 +29,18 @@ from delphi_traj.commands import (
 from delphi_traj.data.codes import make_vocab
 from delphi_traj.data.events import Cohort
 from delphi_traj.data.formats import read_cohort, write_cohort
+from delphi_traj.data.landmarks import known_at
 from delphi_traj.data.simulator import simulate
+from delphi_traj.evaluation.assessment import Assessment, Settings, rows_of
 from delphi_traj.evaluation.baseline import AgeSexBaseline
 from delphi_traj.evaluation.comparison import evaluate
+from delphi_traj.evaluation.drawing import ENDED
 from delphi_traj.evaluation.export import load_program
-from delphi_traj.evaluation.futures import ENDED, Futures, sample_futures
-from delphi_traj.evaluation.report import Assessment, Settings, rows_of
-from delphi_traj.evaluation.risk import known_at
+from delphi_traj.evaluation.futures import Futures, sample_futures
 from delphi_traj.models.delphi import DelphiConfig
 from delphi_traj.models.heads import marginal_log_rates, set_base_rate
+from delphi_traj.training.architectures import build_model
 from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint
-from delphi_traj.training.loop import build_model
 from lives import cohorts, examples, tiny_model
 from pages import Page
 from terminal import said_on_stderr

@@ -38,7 +38,7 @@ from delphi_traj.evaluation.ranking import (
 )
 from delphi_traj.layers.permutation import unimix
 from delphi_traj.layers.unimixing import UniMixing, UniMixingLite
-from delphi_traj.models.unimixer import RANKERS, make_ranker
+from delphi_traj.models.rankers import RANKERS, make_ranker
 
 PUBLISHED = Path(__file__).parents[1] / 'data/published'
 BASE = 0.744577
