@@ -17,6 +17,7 @@ MIX = 'layers/mixers.py'
 STAGES = 'layers/stages.py'
 FIT = 'training/rankers.py'
 MEASURE = 'evaluation/ranking.py'
+LAWS = 'evaluation/power_laws.py'
 TABLES = 'data/interactions.py'
 CLICKS = 'data/clicks.py'
 MEDS = 'data/meds.py'
@@ -269,13 +270,13 @@ MUTATIONS = {
         'ranking::test_layers_of_the_library_and_products_with_a_vector',
     ),
     ('UM.20', 'an exponent without the scatter of its reference'): (
-        MEASURE,
+        LAWS,
         'np.r_[gain, reference - np.mean(reference)]',
         'np.r_[gain, 0 * reference]',
         'ranking::test_intervals_cover',
     ),
     ('UM.20', 'an exponent with a normal quantile'): (
-        MEASURE,
+        LAWS,
         'over = abs(t) / student.ppf((1 + level) / 2, free)',
         'over = abs(t) / norm.ppf((1 + level) / 2)',
         'ranking::test_intervals_cover',
@@ -293,7 +294,7 @@ MUTATIONS = {
         'ranking::test_um_20',
     ),
     ('UM.20', 'coefficient at the mean size'): (
-        MEASURE,
+        LAWS,
         'return a * np.exp(-b * center), b',
         'return a, b',
         'ranking::test_um_20',
