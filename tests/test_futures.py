@@ -38,7 +38,7 @@ from delphi_traj.evaluation.risk import (
     next_probability,
     risk,
 )
-from delphi_traj.layers.mixers import MIXERS
+from delphi_traj.layers.stages import MIXERS
 from delphi_traj.models.delphi import Delphi
 from delphi_traj.models.event_trajectory import EventTrajectory, event_trajectory_shared_v2
 from delphi_traj.models.heads import Hazards, set_base_rate
