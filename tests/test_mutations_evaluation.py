@@ -47,6 +47,24 @@ MUTATIONS = {
         'came | self.disease[token]',
         'futures::test_weibull_waiting_time_through_no_event_tokens',
     ),
+    ('futures', 'those that were cut short end at the horizon'): (
+        FUT,
+        'np.where(self.ended == 1, begin',
+        'np.where(self.ended != 0, begin',
+        'futures::test_every_future_ends',
+    ),
+    ('landmarks', 'what came on the day is still to come'): (
+        'data/landmarks.py',
+        'later = wait > 0',
+        'later = wait >= 0',
+        'landmarks::test_past_and_future_by_loops',
+    ),
+    ('landmarks', 'what came on the day is not yet had'): (
+        'data/landmarks.py',
+        'known = cohort.age <= np.asarray(landmark)',
+        'known = cohort.age < np.asarray(landmark)',
+        'landmarks::test_past_and_future_by_loops',
+    ),
     ("Delphi's AUC", 'a reading on the day of the event'): (
         AUC,
         "side='left') - 1",
