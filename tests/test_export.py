@@ -25,7 +25,7 @@ from delphi_traj.evaluation.export import (
 )
 from delphi_traj.evaluation.metrics import log_hazard_at
 from delphi_traj.evaluation.risk import landmark_inputs
-from delphi_traj.layers.mixers import MIXERS
+from delphi_traj.layers.stages import MIXERS
 from delphi_traj.models.delphi import DelphiConfig
 from delphi_traj.models.event_trajectory import event_trajectory_shared_v2
 from delphi_traj.models.heads import Hazards

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torch import nn
 
-from ..layers.mixers import MIXERS
+from ..layers.stages import MIXERS
 from ..models.delphi import FROZEN, Delphi, DelphiConfig, traj_mixer_v1, traj_mixer_v5
 from delphi_traj.models.event_trajectory import (
     SIZES,
