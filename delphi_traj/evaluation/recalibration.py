@@ -34,9 +34,8 @@ def observed_and_expected(
     sums = torch.zeros(2, *shape, dtype=torch.float64)
     with at_rest(model) as device:
         for batch in _all(Batches(cohort, batch_size, 'competing', training=False)):
-            for total, part in zip(
-                sums, _terms(model, batch.to(device), by, edges, shape), strict=True
-            ):
+            parts = _terms(model, batch.to(device), by, edges, shape)
+            for total, part in zip(sums, parts, strict=True):
                 total += part.cpu()
     return sums[0].numpy(), sums[1].numpy()
 
@@ -63,9 +62,8 @@ def _terms(model, batch, by, edges, shape):
         cell = cell + batch.sex[:, None] * shape[1]
     for x in (struck, expected):
         total = torch.zeros(shape[0] * shape[1], shape[2], dtype=torch.float64)
-        yield total.index_add_(0, cell.flatten().cpu(), x.flatten(0, 1).double().cpu()).reshape(
-            shape
-        )
+        total.index_add_(0, cell.flatten().cpu(), x.flatten(0, 1).double().cpu())
+        yield total.reshape(shape)
 
 # %% ../../nbs/46_recalibration.ipynb #4ff39d9a
 def base_rate_recalibration(
@@ -135,12 +133,12 @@ def _check(model, cohort, by, edges, prior):
         raise ValueError(f"by={sorted(odd)}; expected some of 'sex' and 'age'")
     if not (isinstance(prior, (int, float)) and 0 < prior < np.inf):
         raise ValueError(f'prior={prior}; expected events, above 0')
-    if not (
-        np.all(np.diff(edges) > 0) and np.all((np.asarray(edges) > 0) & (np.asarray(edges) <= 150))
-    ):
+    rising = np.all(np.diff(edges) > 0)
+    if not (rising and all(0 < edge <= 150 for edge in edges)):
         raise ValueError(f'edges={tuple(edges)}; expected rising ages in years, at most 150')
     if model.recalibration is not None:
         raise ValueError(
             'found a model that is recalibrated already; expected the model as trained'
         )
-    model.vocab is not None and model.vocab.require(cohort.vocab)
+    if model.vocab is not None:
+        model.vocab.require(cohort.vocab)
