@@ -14,7 +14,6 @@ MODULES = (
     'performance',
 )
 RSK, FUT, ORC, AUC, CAL, MET, CMP, PER = (f'evaluation/{name}.py' for name in MODULES)
-COM = 'commands.py'
 # (subject, what is broken): (module, text that stands in it exactly once, text in its place, test
 # that must fail)
 MUTATIONS = {
@@ -43,7 +42,7 @@ MUTATIONS = {
         'futures::test_cache_with_every_mixer',
     ),
     ('sampling', 'the Weibull clock restarts at no-event tokens'): (
-        FUT,
+        'evaluation/drawing.py',
         'came & self.disease[token]',
         'came | self.disease[token]',
         'futures::test_weibull_waiting_time_through_no_event_tokens',
@@ -157,19 +156,19 @@ MUTATIONS = {
         'metrics::test_a_disease_that_is_brought_along_acts_on_the_others',
     ),
     ('commands', 'people with other codes are let in'): (
-        COM,
+        'evaluation/matching.py',
         'if cohort.vocab.fingerprint == wanted.fingerprint: return cohort',
         'return cohort',
         'commands::test_all_refuse_other_codes',
     ),
     ('commands', 'expect is not handed on'): (
-        COM,
+        'evaluation/matching.py',
         'load_checkpoint(checkpoint, expect,',
         'load_checkpoint(checkpoint, None,',
         'commands::test_all_refuse_the_same',
     ),
     ('commands', 'days of sampled codes are rounded up'): (
-        COM,
+        'evaluation/sampled_people.py',
         'np.floor(futures.age).astype(np.int64)',
         'np.ceil(futures.age).astype(np.int64)',
         'commands::test_futures_as_people',

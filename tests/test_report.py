@@ -21,6 +21,7 @@ from delphi_traj.data.batches import CENTURY
 from delphi_traj.data.codes import make_vocab
 from delphi_traj.data.events import days_of_years
 from delphi_traj.data.files import read_frame
+from delphi_traj.data.landmarks import known_at
 from delphi_traj.data.simulator import make_world, simulate
 from delphi_traj.evaluation import (
     assessment,
@@ -55,11 +56,11 @@ from delphi_traj.evaluation.incidence import windows
 from delphi_traj.evaluation.metrics import landmark_auc, landmark_outcome, log_hazard_at
 from delphi_traj.evaluation.page import Part, columns_of, number, percent, report_html
 from delphi_traj.evaluation.report import everything, in_words, plain, write_report
-from delphi_traj.evaluation.risk import known_at, risk
+from delphi_traj.evaluation.risk import risk
 from delphi_traj.models.event_trajectory import event_trajectory_shared_v2
 from delphi_traj.models.heads import marginal_log_rates, set_base_rate
+from delphi_traj.training.architectures import build_model, config_from
 from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint
-from delphi_traj.training.loop import build_model, config_from
 from delphi_traj.training.people import seen_people
 from lives import VOCAB, cohorts, examples, tiny_config, tiny_model
 from pages import Page

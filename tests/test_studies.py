@@ -15,8 +15,9 @@ from delphi_traj.data.clicks import simulate_interactions
 from delphi_traj.data.interactions import Interactions
 from delphi_traj.data.public_tables import MOVIELENS_FIELDS
 from delphi_traj.evaluation.ranking import count_flops
-from delphi_traj.layers.mixers import MIXERS
-from delphi_traj.models.unimixer import FeatureTokenizer, make_ranker
+from delphi_traj.layers.stages import MIXERS
+from delphi_traj.layers.tokens import FeatureTokenizer
+from delphi_traj.models.rankers import make_ranker
 from delphi_traj.training.studies import missing_jobs
 
 ROOT = Path(__file__).parent.parent

@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['CENTURY', 'PURPOSES', 'OBJECTIVES', 'person_uniforms', 'random_no_events', 'regular_no_events', 'Batch', 'collate',
-           'years_kept', 'landmark_days', 'collate_landmark', 'draw_landmarks', 'Batches']
+           'years_kept', 'collate_landmark', 'draw_landmarks', 'Batches']
 
 # %% ../../nbs/02_batches.ipynb #2cae14c1
-import warnings
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -16,7 +15,8 @@ from fastcore.basics import patch
 from torch import Tensor
 
 from .codes import Vocab
-from .events import MAX_AGE, Cohort, days_of_years, subject_hash
+from .events import Cohort, days_of_years, subject_hash
+from .landmarks import codes_had, first_after, known_at, landmark_days
 
 # %% ../../nbs/02_batches.ipynb #6404b1e6
 def person_uniforms(
@@ -366,53 +366,6 @@ def years_kept(
     paid, years = torch.cat(paid).numpy(), (cohort.subjects.end - cohort.subjects.start).to_numpy()
     return paid.sum() / max(years.sum(), 1), ((paid == 0) & (years > 0)).mean()
 
-# %% ../../nbs/02_batches.ipynb #505719bb
-def landmark_days(
-    cohort: Cohort,
-    landmark,  # days of age, one number or one per person
-) -> np.ndarray:  # whole days, int64 [n]
-    "Landmarks as whole days of age; raises ValueError for what is no age, or can only be years."
-    day = np.asarray(landmark, dtype=float)
-    if day.shape not in ((), (len(cohort),)):
-        raise ValueError(
-            f'found landmarks of shape {day.shape}; expected one number, or one for '
-            f'each of {len(cohort)} people'
-        )
-    day = np.broadcast_to(day, len(cohort))
-    bad = np.flatnonzero(~((day >= 0) & (day <= MAX_AGE)))  # also NaN
-    if len(bad):
-        raise ValueError(
-            f'subject {cohort.subjects.subject_id[bad[0]]}: found landmark '
-            f'{day[bad[0]]:g}; expected days of age, 0 to {MAX_AGE} '
-            f'({len(bad)} such people)'
-        )
-    _question_years(cohort, day)
-    return np.floor(day).astype(np.int64)
-
-# %% ../../nbs/02_batches.ipynb #e6a76527
-def _question_years(cohort, day):
-    """Refuse landmarks of 1 to 150 before a person was observed; warn of others where nobody has a
-    record so early."""
-    start = cohort.subjects.start.to_numpy()
-    early = (day > 0) & (day <= 150)
-    if (early & (start > 150)).any():
-        i = int(np.flatnonzero(early & (start > 150))[0])
-        raise ValueError(
-            f'subject {cohort.subjects.subject_id[i]}: found landmark {day[i]:g}, before she was '
-            'observed '
-            f'(day {start[i]}); expected days of age, not years: times 365.25'
-        )
-    if not (early & (day != start)).any():
-        return
-    said = f'found landmarks from {day[early].min():g}'
-    known = cohort.vocab.of_kind('disease', 'death', 'lifestyle')[cohort.token]
-    if not (known & (cohort.age <= 150)).any():
-        warnings.warn(
-            f'{said} days of age, where nobody has a record of the first 150 days; '
-            'if these are years, multiply them by 365.25',
-            stacklevel=4,
-        )
-
 # %% ../../nbs/02_batches.ipynb #cb146531
 def collate_landmark(
     cohort: Cohort,
@@ -433,24 +386,12 @@ def collate_landmark(
             f'{end[i]} ({int(gone.sum())} such people); leave them out or choose an earlier '
             'landmark'
         )
-    known = cohort.age <= landmark[cohort.person]
-    past = _known(cohort, known, np.minimum(start, landmark), landmark)
+    past = known_at(cohort, landmark, after=0)
     if cohort.vocab.no_event is None:
         batch = collate(past, None, None, max_length=max_length)
     else:
         batch = _at_landmark(past, landmark, every, max_length)
     return replace(batch, made_for='landmark', vocab=cohort.vocab)
-
-# %% ../../nbs/02_batches.ipynb #adc1d57c
-def _known(cohort, known, start, end):
-    "The cohort as it was known: the rows `known` only, observed from `start` to `end`."
-    offsets = np.r_[0, np.cumsum(np.bincount(cohort.person[known], minlength=len(cohort)))].astype(
-        np.int64
-    )
-    table = cohort.subjects.assign(
-        start=start.astype(np.int32), end=end.astype(np.int32), died=False
-    )
-    return Cohort(cohort.vocab, cohort.token[known], cohort.age[known], offsets, table)
 
 # %% ../../nbs/02_batches.ipynb #f182db16
 def _at_landmark(past, landmark, every, max_length):
@@ -503,13 +444,12 @@ def _given_landmarks(cohort, landmark):  # days, a number or [b] -> int64 [b]
 # %% ../../nbs/02_batches.ipynb #56a01555
 def _future(cohort, when):  # landmarks [b] -> open, struck, years, each [b k]
     "What becomes of every cause after the landmark."
-    n, k, late = len(cohort), len(cohort.vocab), cohort.age > when[cohort.person]
-    had, first = np.zeros((n, k), bool), np.full((n, k), np.iinfo(np.int64).max)
-    had[cohort.person[~late], cohort.token[~late]] = True
-    np.minimum.at(first, (cohort.person[late], cohort.token[late]), cohort.age[late])
-    end = cohort.subjects.end.to_numpy(dtype=np.int64)[:, None]
-    free = cohort.vocab.of_kind('disease', 'death') & ~had
-    return free, free & (first <= end), (np.minimum(first, end) - when[:, None]) / 365.25
+    followed = (cohort.subjects.end.to_numpy(dtype=np.int64) - when)[:, None]
+    free, delay = (
+        cohort.vocab.of_kind('disease', 'death') & ~codes_had(cohort, when),
+        first_after(cohort, when),
+    )
+    return free, free & (delay <= followed), np.minimum(delay, followed) / 365.25
 
 # %% ../../nbs/02_batches.ipynb #aaa4980d
 def _all_future(cohort, no_events, seed, epoch, max_length, landmark):
@@ -519,13 +459,7 @@ def _all_future(cohort, no_events, seed, epoch, max_length, landmark):
         if landmark is None
         else _given_landmarks(cohort, landmark)
     )
-    start = cohort.subjects.start.to_numpy(dtype=np.int64)
-    batch = collate(
-        _known(cohort, cohort.age <= when[cohort.person], start, when),
-        None,
-        None,
-        max_length=max_length,
-    )
+    batch = collate(known_at(cohort, when, after=0), None, None, max_length=max_length)
     free, struck, years = (torch.from_numpy(a) for a in _future(cohort, when))
     follow_up = (cohort.subjects.end - cohort.subjects.start).to_numpy(
         dtype=np.float32

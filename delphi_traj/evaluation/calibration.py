@@ -16,13 +16,8 @@ import pandas as pd
 from scipy.special import expit, logit
 
 from ..data.events import Cohort, days_of_years
-from delphi_traj.evaluation.metrics import (
-    first_after,
-    free_of,
-    interval,
-    labels_of_rows,
-    whole_days,
-)
+from ..data.landmarks import first_after
+from .metrics import free_of, interval, labels_of_rows, whole_days
 
 # %% ../../nbs/45_calibration.ipynb #437a6777
 @dataclass

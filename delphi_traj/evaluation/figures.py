@@ -24,7 +24,8 @@ from sklearn.decomposition import PCA
 from ..data.codes import write_whole
 from ..data.events import DAYS_PER_YEAR
 from .calibration import interval_lengths
-from .futures import ENDED, Futures
+from .drawing import ENDED
+from .futures import Futures
 
 # %% ../../nbs/48_figures.ipynb #36c2966e
 # colour and marker of each predictor
