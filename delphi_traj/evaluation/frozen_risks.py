@@ -54,7 +54,7 @@ TITLES = dict(
 
 
 def wide(table, index) -> pd.DataFrame:  # a tidy report -> a row for each of `index`
-    "A report of 45_calibration as a reader wants it."
+    "A report of 46_performance as a reader wants it."
     if not len(table):
         return table
     order = pd.MultiIndex.from_frame(table[index].drop_duplicates())
