@@ -2060,6 +2060,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                                     'delphi_traj/models/unimixer.py'),
                                              'delphi_traj.models.unimixer.best_block': ( 'unimixer.html#best_block',
                                                                                          'delphi_traj/models/unimixer.py'),
+                                             'delphi_traj.models.unimixer.check_streams': ( 'unimixer.html#check_streams',
+                                                                                            'delphi_traj/models/unimixer.py'),
                                              'delphi_traj.models.unimixer.token_feed': ( 'unimixer.html#token_feed',
                                                                                          'delphi_traj/models/unimixer.py'),
                                              'delphi_traj.models.unimixer.token_mixing': ( 'unimixer.html#token_mixing',
