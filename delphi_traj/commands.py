@@ -26,11 +26,12 @@ import torch
 from fastcore.script import anno_parser
 
 # %% ../nbs/51_commands.ipynb #cf80d0ae
-from .data.batches import CENTURY, years_kept
+from .data.batches import years_kept
 from .data.codes import Vocab, write_whole
 from .data.events import Cohort
 from .data.files import holds_delphi, write_folder
 from .data.formats import brings_vocab, cohort_format, convert, read_cohort, write_cohort
+from .data.landmarks import CENTURY
 from .data.refusals import CohortError
 from .data.simulator import make_world, simulate
 from .models.delphi import traj_mixer_v5

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from delphi_traj.data.batches import CENTURY
 from delphi_traj.data.codes import make_vocab
 from delphi_traj.data.files import read_frame
+from delphi_traj.data.landmarks import CENTURY
 from delphi_traj.data.simulator import make_world, simulate
 from delphi_traj.evaluation import report
 from delphi_traj.evaluation.baseline import AgeSexBaseline, lexis

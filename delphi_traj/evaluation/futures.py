@@ -16,8 +16,8 @@ from fastcore.basics import patch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ..data.batches import CENTURY
 from ..data.events import DAYS_PER_YEAR, MAX_AGE, Cohort, days_of_years
+from ..data.landmarks import CENTURY
 from delphi_traj.evaluation.risk import (
     Risk,
     at_rest,

@@ -9,8 +9,8 @@ __all__ = ['oracle_log_hazard', 'oracle_risk', 'oracle_futures']
 import numpy as np
 import torch
 
-from ..data.batches import landmark_days
 from ..data.events import DAYS_PER_YEAR, MAX_AGE, Cohort
+from ..data.landmarks import landmark_days
 from ..data.simulator import World, gompertz_cumulative, gompertz_draw
 from .futures import Futures, futures_of_steps, rows_asked, streams, uniforms
 from .risk import checked_landmarks, codes_had

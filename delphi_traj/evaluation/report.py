@@ -35,9 +35,9 @@ from jinja2 import DictLoader, Environment, StrictUndefined
 from matplotlib.figure import Figure
 
 # %% ../../nbs/49_report.ipynb #faff10dd
-from ..data.batches import CENTURY
 from ..data.codes import Vocab, write_whole
 from ..data.events import DAYS_PER_YEAR, Cohort, days_of_years, subject_hash
+from ..data.landmarks import CENTURY
 from ..data.simulator import World
 from .baseline import AgeSexBaseline
 from delphi_traj.evaluation.calibration import (

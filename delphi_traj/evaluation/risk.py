@@ -18,16 +18,11 @@ import torch
 from fastcore.basics import patch
 from torch import Tensor
 
-from delphi_traj.data.batches import (
-    CENTURY,
-    Batch,
-    _known,
-    collate,
-    collate_landmark,
-    landmark_days,
-)
+from ..data.batches import Batch, collate, collate_landmark
 from ..data.codes import Vocab
 from ..data.events import DAYS_PER_YEAR, Cohort, days_of_years
+from ..data.landmarks import CENTURY, landmark_days
+from ..data.landmarks import as_known
 from ..models.heads import Hazards
 
 # %% ../../nbs/40_risk.ipynb #31696694
@@ -133,7 +128,7 @@ def known_at(
     landmark,  # days, int [n]
 ) -> Cohort:  # the same people, alive and observed to the day after
     "What was known on the landmark day: the events at or before it."
-    return _known(
+    return as_known(
         cohort,
         cohort.age <= landmark[cohort.person],
         np.minimum(cohort.subjects.start.to_numpy(), landmark),

@@ -144,7 +144,7 @@ def mean_events(batches: Batches, most=64) -> float:  # None under `delphi`
         return None
 
     def of(batch):
-        return batch.counted if batch.counted is not None else batch.future_struck
+        return batch.future_struck if batches.objective == 'all_future' else batch.counted
 
     counts = [int(of(batches[i]).sum()) for i in range(min(len(batches), most))]
     return max(sum(counts) / len(counts), 1.0)
