@@ -26,34 +26,35 @@ import torch
 from fastcore.script import anno_parser
 
 # %% ../nbs/51_commands.ipynb #cf80d0ae
+from .data.drawn_days import CENTURY
+
 from .data.batches import years_kept
 from .data.codes import Vocab, write_whole
-from .data.events import Cohort
+from .data.events import Cohort, days_of_years
 from .data.files import holds_delphi, write_folder
 from .data.formats import brings_vocab, cohort_format, convert, read_cohort, write_cohort
-from .data.landmarks import CENTURY
 from .data.refusals import CohortError
 from .data.simulator import make_world, simulate
 from .models.delphi import traj_mixer_v5
 from .models.event_trajectory import event_trajectory_shared_v2
-from .training.architectures import architecture
-from .training.checkpoints import load_checkpoint
-from delphi_traj.training.loop import (
-    TrainOptions,
+from delphi_traj.training.architectures import (
+    architecture,
     build_model,
-    cohort_from,
     config_from,
     fields_in,
-    make_accelerator,
     options_of,
-    refuse_old_run,
-    train,
-    two_parts,
 )
+from .training.checkpoints import load_checkpoint
+from .training.devices import make_accelerator
+from .training.loop import TrainOptions, refuse_old_run, train
+from .training.people import cohort_from, two_parts
 
 # %% ../nbs/51_commands.ipynb #c5eae21b
+from .evaluation.assessment import Assessment, Settings, some_of
 from .evaluation.baseline import AgeSexBaseline
 from .evaluation.comparison import incidence
+from .evaluation.discrimination import read_chapters
+from .evaluation.drawing import ENDED
 from delphi_traj.evaluation.export import (
     LandmarkProgram,
     export_program,
@@ -66,19 +67,14 @@ from delphi_traj.evaluation.figures import (
     save_figure,
     training_figure,
 )
-from .evaluation.futures import ENDED, Futures, sample_futures
+from .evaluation.futures import Futures, sample_futures
 from .evaluation.metrics import check_replicates, log_hazard_at, rows_at
 from .evaluation.oracle import oracle_log_hazard
+from .evaluation.page import report_html
 from delphi_traj.evaluation.report import (
-    Assessment,
-    Settings,
     everything,
-    horizon_days,
     in_words,
     notes_of,
-    read_chapters,
-    report_html,
-    some_of,
     strict_json,
     table_csv,
     write_report,
@@ -521,7 +517,7 @@ def _last_days(futures, row, when, who, day) -> np.ndarray:  # days, [n]
     "End of observation: the horizon where a future reached it, else its last event."
     last = when.copy()
     np.maximum.at(last, who, day)
-    return np.where(futures.ended[row] == 1, when + horizon_days(futures.years), last)
+    return np.where(futures.ended[row] == 1, when + days_of_years(futures.years), last)
 
 # %% ../nbs/51_commands.ipynb #51ebbcb2
 def _landmark_days(cohort, landmark):  # 'start', 'end', or years of age -> days, int64 [b]
@@ -533,7 +529,7 @@ def _landmark_days(cohort, landmark):  # 'start', 'end', or years of age -> days
     except ValueError:
         years = math.nan
     if 0 <= years <= 150:
-        return np.full(len(cohort), horizon_days(years))
+        return np.full(len(cohort), days_of_years(years))
     raise ValueError(
         f"landmark {landmark!r}; expected years of age from 0 to 150, or 'start' or 'end'"
     )

@@ -1,7 +1,5 @@
 """Random lives for Hypothesis, and tiny models whose every parameter is drawn anew."""
 
-import importlib
-import pkgutil
 from dataclasses import fields, replace
 from functools import lru_cache
 
@@ -11,16 +9,11 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 
-import delphi_traj.layers
 from delphi_traj.data.batches import OBJECTIVES
 from delphi_traj.data.codes import make_vocab
 from delphi_traj.data.events import SEXES, Cohort
-from delphi_traj.layers.mixers import MIXERS
+from delphi_traj.layers.stages import MIXERS
 from delphi_traj.models.delphi import Delphi, DelphiConfig
-
-# every mixer enters MIXERS on import
-for module in pkgutil.iter_modules(delphi_traj.layers.__path__):
-    importlib.import_module(f'delphi_traj.layers.{module.name}')
 
 TIME_MODES = ('absolute', 'relative')
 COMBINATIONS = [

@@ -16,10 +16,10 @@ from delphi_traj.evaluation.export import export_program, load_program
 from delphi_traj.models.delphi import Delphi, DelphiConfig, traj_mixer_v1, traj_mixer_v5
 from delphi_traj.models.event_trajectory import EventTrajectory, event_trajectory_shared_v2
 from delphi_traj.models.sequence import Recalibration
-from delphi_traj.training.architectures import architecture
+from delphi_traj.training.architectures import architecture, build_model, config_from
 from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint
 from delphi_traj.training.files import CheckpointError
-from delphi_traj.training.loop import TrainOptions, build_model, config_from, train
+from delphi_traj.training.loop import TrainOptions, train
 from delphi_traj.training.people import person_marks, seen_people
 
 VOCAB = make_vocab(['A', 'B', 'C'])

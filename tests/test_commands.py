@@ -14,32 +14,28 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from delphi_traj.evaluation.matching import matching_cohort
+from delphi_traj.evaluation.sampled_people import as_people
 from hypothesis import given
 from hypothesis import strategies as st
 
 from delphi_traj import commands
-from delphi_traj.commands import (
-    as_people,
-    delphi_convert,
-    delphi_evaluate,
-    delphi_export,
-    delphi_sample,
-    matching_cohort,
-)
+from delphi_traj.commands import delphi_convert, delphi_evaluate, delphi_export, delphi_sample
 from delphi_traj.data.codes import make_vocab
 from delphi_traj.data.events import Cohort
 from delphi_traj.data.formats import read_cohort, write_cohort
+from delphi_traj.data.landmarks import known_at
 from delphi_traj.data.simulator import simulate
+from delphi_traj.evaluation.assessment import Assessment, Settings, rows_of
 from delphi_traj.evaluation.baseline import AgeSexBaseline
 from delphi_traj.evaluation.comparison import evaluate
+from delphi_traj.evaluation.drawing import ENDED
 from delphi_traj.evaluation.export import load_program
-from delphi_traj.evaluation.futures import ENDED, Futures, sample_futures
-from delphi_traj.evaluation.report import Assessment, Settings, rows_of
-from delphi_traj.evaluation.risk import known_at
+from delphi_traj.evaluation.futures import Futures, sample_futures
 from delphi_traj.models.delphi import DelphiConfig
 from delphi_traj.models.heads import marginal_log_rates, set_base_rate
+from delphi_traj.training.architectures import build_model
 from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint
-from delphi_traj.training.loop import build_model
 from lives import cohorts, examples, tiny_model
 from pages import Page
 from terminal import said_on_stderr
@@ -748,7 +744,8 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_computed(
 ):
     (tmp_path / 'file').write_text('mine')
     monkeypatch.setattr(
-        'delphi_traj.commands.matching_cohort', lambda *a: pytest.fail('the people were read')
+        'delphi_traj.evaluation.matching.matching_cohort',
+        lambda *a: pytest.fail('the people were read'),
     )
     assert 'found a file at' in refused(
         command,

@@ -20,8 +20,8 @@ from delphi_traj.evaluation.recalibration import base_rate_recalibration, observ
 from delphi_traj.evaluation.risk import RateWarning, cif_next, landmark_inputs, risk
 from delphi_traj.models.heads import set_base_rate
 from delphi_traj.models.sequence import NO_RATES, Recalibration
+from delphi_traj.training.architectures import build_model, config_from
 from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint
-from delphi_traj.training.loop import build_model, config_from
 
 VOCAB = make_vocab(['A', 'B', 'C'])
 SMALL = dict(n_layer=1, d_model=24, n_head=4)

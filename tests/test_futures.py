@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from delphi_traj.data.drawn_days import CENTURY
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
@@ -14,34 +15,31 @@ from scipy import integrate, stats
 from delphi_traj.data.batches import LandmarkBatch
 from delphi_traj.data.codes import make_vocab
 from delphi_traj.data.events import Cohort
-from delphi_traj.data.landmarks import CENTURY
+from delphi_traj.data.landmarks import codes_had, known_at
 from delphi_traj.data.simulator import make_world, simulate
-from delphi_traj.evaluation.futures import (
+from delphi_traj.evaluation.drawing import (
     ENDED,
     Rules,
     Walk,
     draw_exponential,
     draw_next,
     draw_weibull,
-    risk_mc,
-    sample_futures,
     streams,
     uniforms,
 )
+from delphi_traj.evaluation.futures import risk_mc, sample_futures
 from delphi_traj.evaluation.oracle import oracle_futures, oracle_log_hazard
 from delphi_traj.evaluation.risk import (
     REASONS,
     came_within,
     cif_next,
-    codes_had,
     frozen_risk,
-    known_at,
     landmark_hazards,
     landmark_inputs,
     next_probability,
     risk,
 )
-from delphi_traj.layers.mixers import MIXERS
+from delphi_traj.layers.stages import MIXERS
 from delphi_traj.models.delphi import Delphi
 from delphi_traj.models.event_trajectory import EventTrajectory, event_trajectory_shared_v2
 from delphi_traj.models.heads import Hazards, set_base_rate
@@ -862,7 +860,7 @@ def test_inserted_no_event_tokens(how):
         0,
         Rules(False, 9, False, how, 5.0),
     )
-    quiet = walk.quiet[walk.quiet <= 15_000 + 30 * YEAR]
+    quiet = walk.no_events[walk.no_events <= 15_000 + 30 * YEAR]
     steps = list(walk)
     stops = torch.cat([s.age for s in steps])
     assert sorted(stops[stops < 15_000 + 30 * YEAR - 1e-6].tolist()) == sorted(quiet.tolist())

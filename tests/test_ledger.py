@@ -18,16 +18,9 @@ from torch import nn
 from delphi_traj.data.batches import collate
 from delphi_traj.layers.attention import CausalSelfAttention, causal_mask
 from delphi_traj.layers.clock import GaussianRBF, RelativeTimeBias, TimeRoPE
-from delphi_traj.layers.groups import GroupAlign, merge_groups, per_group_linear, split_groups
-from delphi_traj.layers.mixers import (
-    MIXERS,
-    FeedForward,
-    GroupLayerNorm,
-    SwiGLU,
-    TrajMixerV1,
-    TrajMixerV5,
-    make_stage,
-)
+from delphi_traj.layers.groups import merge_groups, per_group_linear, split_groups
+from delphi_traj.layers.mixers import FeedForward, GroupLayerNorm, SwiGLU, TrajMixerV1, TrajMixerV5
+from delphi_traj.layers.stages import MIXERS, make_stage
 from delphi_traj.models.delphi import Block, Delphi, DelphiConfig, traj_mixer_v1, traj_mixer_v5
 from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint, train_config
 from delphi_traj.training.files import CheckpointError
@@ -228,10 +221,12 @@ def test_v1_5():
     for b, t, i, r, s in torch.cartesian_prod(*map(torch.arange, (2, 3, g, d, d))).tolist():
         Z[b, t, i, s] += N[b, t, i, r] * B[i, r, s]
     assert close(per_group_linear(N, B), Z)
-    assert torch.equal(GroupAlign(g, d).double()(N), N) and shapes(GroupAlign(10, 12)) == {
-        'weight': (10, 12, 12)
-    }
-    assert torch.equal(TrajMixerV1(g * d, g).group_align, torch.eye(d).expand(g, d, d))
+    align = TrajMixerV1(g * d, g).group_align
+    assert torch.equal(align, torch.eye(d).expand(g, d, d))
+    assert torch.equal(per_group_linear(N, align.double()), N)
+    assert [s for name, s in shapes(TrajMixerV1(120, 10)).items() if 'align' in name] == [
+        (10, 12, 12)
+    ]
     stage = redraw(make_stage('traj_mixer_v1', g * d, g).double())
     stage.branch.output_proj.zero_()
     assert torch.equal(stage(draw(4, g * d)), draw(4, g * d))

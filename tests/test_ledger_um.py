@@ -8,19 +8,25 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from delphi_traj.layers.permutation import (
-    DoublyStochastic,
     doubly_stochastic_residual,
     generalized_kronecker,
     group_permutation,
     sinkhorn,
     token_mixer,
-    token_permutation,
     token_unmixer,
     unimix,
 )
+from delphi_traj.layers.unimixing import constrain
 
 # tokens, heads, width of a token
 SHAPES = [(2, 2, 6), (3, 4, 8), (4, 3, 6), (16, 8, 8), (1, 5, 5), (5, 1, 3)]
+
+
+def token_permutation(t, h, d):
+    "G kron I, the matrix of the TokenMixer on flattened tokens (UM.5, UM.6)."
+    return torch.kron(group_permutation(t, h), torch.eye(d // h))
+
+
 APPENDIX = [1, 2, 3, 7, 8, 9, 4, 5, 6, 10, 11, 12]
 
 
@@ -195,19 +201,13 @@ def test_um_10_is_finite_and_wide(dtype, symmetric):
 
 
 def test_um_11():
-    constraint = DoublyStochastic(n_iters=2000)
-    size = []
-    for tau in (20, 1, 0.3, 0.1, 0.05):
-        constraint.tau.fill_(tau)
-        size.append((1 / constraint(symmetric_scores(8)).square().sum(-1)).mean().item())
+    def applied(tau):
+        return constrain(symmetric_scores(8), tau, True, True, 2000)
+
+    size = [(1 / applied(tau).square().sum(-1)).mean().item() for tau in (20, 1, 0.3, 0.1, 0.05)]
     assert size == sorted(size, reverse=True) and size[0] > 7.9 and size[-1] < 2.2
-    constraint.tau.fill_(0.25)  # the temperature itself, not a power of it
-    close(
-        constraint(symmetric_scores(8)),
-        sinkhorn(symmetric_scores(8) / 0.25, 2000, symmetric=True)[0],
-        1e-9,
-    )
-    assert list(constraint.state_dict()) == ['tau'] and not list(constraint.parameters())
+    # the temperature itself, not a power of it
+    close(applied(0.25), sinkhorn(symmetric_scores(8) / 0.25, 2000, symmetric=True)[0], 1e-9)
     assert sinkhorn(torch.full((5, 5), 7.0))[0].sub(1 / 5).abs().max() < 1e-6
     cycle = 1 - torch.eye(3, dtype=torch.float64)
     assert abs(sinkhorn(cycle / 0.05)[0][0, 1].item() - 0.49999999948) < 5e-12

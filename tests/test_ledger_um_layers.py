@@ -10,13 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from delphi_traj.layers.mixers import (
-    MIXERS,
-    STAGE_DEFAULTS,
-    make_stage,
-    register_mixer,
-    stage_options,
-)
+from delphi_traj.layers.stages import MIXERS, STAGE_DEFAULTS, make_stage, stage_options
 from delphi_traj.layers.unimixing import (
     BlockMixing,
     PostNormResidual,
@@ -276,9 +270,9 @@ NAMES = [
 def test_mixers_are_known_without_an_import():
     "All seven are built where one module was imported; a later import changes nothing."
     code = (
-        "from delphi_traj.layers.mixers import MIXERS, make_stage; before = dict(MIXERS)\n"
+        "from delphi_traj.layers.stages import MIXERS, make_stage; before = dict(MIXERS)\n"
         "print([make_stage(name, 24, 4).training for name in MIXERS], list(MIXERS))\n"
-        "import delphi_traj.layers.unimixing; assert MIXERS == before"
+        "import delphi_traj.layers.unimixing, delphi_traj.training.loop; assert MIXERS == before"
     )
     run = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True)
     said = run.stdout
@@ -308,18 +302,14 @@ def test_an_option_is_used_or_refused(name, option):
 
 
 def test_a_mixer_of_ones_own():
-    "A registered builder is found by name, with the options of its signature, also as **."
+    "A builder put into the table is found, with the options of its signature, also as **."
     try:
-        register_mixer('mine')(
-            lambda d_model, n_head, scale=1.0, dropout=0.0: nn.Dropout(dropout * scale)
-        )
+        MIXERS['mine'] = lambda d_model, n_head, scale=1.0, dropout=0.0: nn.Dropout(dropout * scale)
         assert stage_options('mine') == ('scale', 'dropout')
         assert make_stage('mine', 8, 2, scale=0.5, dropout=0.5).p == 0.25
         with pytest.raises(ValueError, match='hidden=3'):
             make_stage('mine', 8, 2, hidden=3)
-        register_mixer('all')(
-            lambda d_model, n_head, **options: nn.Linear(d_model, options['hidden'])
-        )
+        MIXERS['all'] = lambda d_model, n_head, **options: nn.Linear(d_model, options['hidden'])
         assert make_stage('all', 8, 2, hidden=3).out_features == 3
     finally:
         for name in ('mine', 'all'):

@@ -10,22 +10,28 @@ from torch import nn
 
 from delphi_traj.data.interactions import Field
 from delphi_traj.layers.permutation import group_permutation, unimix
-from delphi_traj.layers.unimixing import UniMixing, UniMixingLite
-from delphi_traj.models.rankers import (
-    FactorizationMachine,
+from delphi_traj.layers.token_attention import (
     FieldAwareAttention,
     HeterogeneousAttention,
     HiFormerAttention,
     PerTokenFFN,
     RankerBlocks,
+)
+from delphi_traj.layers.unimixing import UniMixing, UniMixingLite
+from delphi_traj.models.baselines import (
+    FactorizationMachine,
     ReluRoutedExperts,
     TokenMixing,
     WukongLayer,
+)
+from delphi_traj.models.rankers import (
+    RANKERS,
+    make_ranker,
     mixing_output,
     mixing_patterns,
     unified_table,
 )
-from delphi_traj.models.unimixer import RANKERS, FlattenedTokens, make_ranker
+from delphi_traj.models.unimixer import FlattenedTokens
 
 SIZES = [(4, 8, 1), (6, 12, 2), (8, 32, 3)]  # tokens, width, depth
 T, D, H = 4, 8, 2

@@ -14,6 +14,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from delphi_traj.data.interactions import Field
+from delphi_traj.layers.tokens import (
+    FeatureTokenizer,
+    PerTokenSwiGLU,
+    SparsePerTokenMoE,
+    balance_loss,
+    next_free_slot,
+)
 from delphi_traj.layers.unimixing import (
     BlockMixing,
     UniMixing,
@@ -21,20 +28,8 @@ from delphi_traj.layers.unimixing import (
     bake,
     set_temperature,
 )
-from delphi_traj.models.unimixer import (
-    RANKERS,
-    FeatureTokenizer,
-    PerTokenSwiGLU,
-    PostNorm,
-    SiameseNorm,
-    SparsePerTokenMoE,
-    UniMixer,
-    balance_loss,
-    best_block,
-    make_ranker,
-    next_free_slot,
-    register_ranker,
-)
+from delphi_traj.models.rankers import RANKERS, make_ranker
+from delphi_traj.models.unimixer import PostNorm, SiameseNorm, UniMixer, best_block
 
 T, D, M = 3, 4, 2  # tokens, their width and the depth of the small models below
 FIELDS = (
@@ -721,8 +716,6 @@ def test_ranker_head():
         make_ranker('unimixer', FIELDS, 3, D, M, embedding=2, target='count')
     with pytest.raises(ValueError, match='no ranker'):
         make_ranker('unimixr', FIELDS, 3, D, M)
-    with pytest.raises(ValueError, match='exists already'):
-        register_ranker('unimixer')(lambda *a: None)
     assert RANKERS['unimixer_lite'](T, D, 1).body.blocks[0].mix.mixing.mixing.left.shape == (4, 16)
 
 

@@ -43,7 +43,7 @@ MUTATIONS = {
         'futures::test_cache_with_every_mixer',
     ),
     ('sampling', 'the Weibull clock restarts at no-event tokens'): (
-        FUT,
+        'evaluation/drawing.py',
         'came & self.disease[token]',
         'came | self.disease[token]',
         'futures::test_weibull_waiting_time_through_no_event_tokens',
@@ -175,7 +175,7 @@ MUTATIONS = {
         'commands::test_futures_as_people',
     ),
     ('commands', 'names from data enter the page as markup'): (
-        'evaluation/report.py',
+        'evaluation/page.py',
         'autoescape=True',
         'autoescape=False',
         'report::test_whatever_comes_from_data_is_text',

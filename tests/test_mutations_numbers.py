@@ -74,16 +74,28 @@ MUTATIONS = {
         'checkpoints_honest::test_v1_13_ablation_is_named',
     ),
     ('devices', 'the first device stays'): (
-        'training/loop.py',
+        'training/devices.py',
         "== 1: PartialState._reset_state()",
         '== 1: pass',
         'training::test_a_second_run_chooses_its_device',
     ),
     ('splits', 'held-out people are trained on'): (
-        'training/loop.py',
+        'training/people.py',
         "training = parts.get('train', whole)",
         'training = whole',
         'training::test_declared_splits_are_kept',
+    ),
+    ('interrupt', 'the losses since the last evaluation are forgotten'): (
+        'training/loop.py',
+        'self.save(recent=recent)',
+        'self.save()',
+        'training::test_an_interrupted_run_continues_to_the_same_bits',
+    ),
+    ('interrupt', 'a step is cut in the middle'): (
+        'training/loop.py',
+        'if came: default(number, frame)',
+        'default(number, frame)',
+        'training::test_an_interrupted_run_continues_to_the_same_bits',
     ),
 }
 

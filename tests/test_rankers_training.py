@@ -13,8 +13,8 @@ from torch import nn
 
 from delphi_traj.data.interactions import Field, Interactions
 from delphi_traj.layers.unimixing import BlockMixing, linear_temperature
-from delphi_traj.models.unimixer import make_ranker
-from delphi_traj.training.loop import make_accelerator
+from delphi_traj.models.rankers import make_ranker
+from delphi_traj.training.devices import make_accelerator
 from delphi_traj.training.rankers import (
     RankerOptions,
     batch_order,

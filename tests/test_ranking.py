@@ -17,14 +17,17 @@ from sklearn.metrics import roc_auc_score
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from delphi_traj.data.interactions import Field, Interactions
+from delphi_traj.evaluation.power_laws import (
+    exponent_interval,
+    fit_power_law,
+    least_squares_laws,
+    t_of_a_bend,
+)
 from delphi_traj.evaluation.ranking import (
     auc,
     count_flops,
     evaluate_ranker,
-    exponent_interval,
-    fit_power_law,
     flops_of,
-    least_squares_laws,
     log_loss,
     logit_loss,
     matmul_peak,
@@ -33,12 +36,11 @@ from delphi_traj.evaluation.ranking import (
     ranker_mfu,
     ranking_measures,
     seconds_of,
-    t_of_a_bend,
     user_auc,
 )
 from delphi_traj.layers.permutation import unimix
 from delphi_traj.layers.unimixing import UniMixing, UniMixingLite
-from delphi_traj.models.unimixer import RANKERS, make_ranker
+from delphi_traj.models.rankers import RANKERS, make_ranker
 
 PUBLISHED = Path(__file__).parents[1] / 'data/published'
 BASE = 0.744577

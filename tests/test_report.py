@@ -12,18 +12,37 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from delphi_traj.data.drawn_days import CENTURY
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.events import days_of_years
 from delphi_traj.data.files import read_frame
-from delphi_traj.data.landmarks import CENTURY
+from delphi_traj.data.landmarks import known_at
 from delphi_traj.data.simulator import make_world, simulate
-from delphi_traj.evaluation import report
+from delphi_traj.evaluation import (
+    assessment,
+    discrimination,
+    frozen_risks,
+    incidence,
+    projections,
+    report,
+)
+from delphi_traj.evaluation.assessment import (
+    Assessment,
+    Settings,
+    cautions_of,
+    landmarks,
+    rows_of,
+    some_of,
+    standing,
+)
 from delphi_traj.evaluation.baseline import AgeSexBaseline, lexis
 from delphi_traj.evaluation.comparison import evaluate
+from delphi_traj.evaluation.discrimination import read_chapters
 from delphi_traj.evaluation.figures import (
     auc_figure,
     calibration_figure,
@@ -33,33 +52,15 @@ from delphi_traj.evaluation.figures import (
     study_figure,
 )
 from delphi_traj.evaluation.futures import sample_futures
+from delphi_traj.evaluation.incidence import windows
 from delphi_traj.evaluation.metrics import landmark_auc, landmark_outcome, log_hazard_at
-from delphi_traj.evaluation.report import (
-    Assessment,
-    Part,
-    Settings,
-    cautions_of,
-    columns_of,
-    everything,
-    horizon_days,
-    in_words,
-    landmarks,
-    number,
-    percent,
-    plain,
-    read_chapters,
-    report_html,
-    rows_of,
-    some_of,
-    standing,
-    windows,
-    write_report,
-)
-from delphi_traj.evaluation.risk import known_at, risk
+from delphi_traj.evaluation.page import Part, columns_of, number, percent, report_html
+from delphi_traj.evaluation.report import everything, in_words, plain, write_report
+from delphi_traj.evaluation.risk import risk
 from delphi_traj.models.event_trajectory import event_trajectory_shared_v2
 from delphi_traj.models.heads import marginal_log_rates, set_base_rate
+from delphi_traj.training.architectures import build_model, config_from
 from delphi_traj.training.checkpoints import load_checkpoint, save_checkpoint
-from delphi_traj.training.loop import build_model, config_from
 from delphi_traj.training.people import seen_people
 from lives import VOCAB, cohorts, examples, tiny_config, tiny_model
 from pages import Page
@@ -114,7 +115,8 @@ ODD = [
 ]
 TEXT = st.text(st.characters(blacklist_categories=('Cs', 'Cc')), max_size=20) | st.sampled_from(ODD)
 TAGS = set(
-    'html head meta title style script body h1 h2 h3 p div table thead tbody tr th td ul li dl dt dd nav a'.split()
+    'html head meta title style script body h1 h2 h3 p div table thead tbody tr th td'.split()
+    + 'ul li dl dt dd nav a'.split()
 )
 
 
@@ -345,7 +347,7 @@ def test_risks_are_called_wrong_only_where_the_interval_leaves_out_one(interval,
 
 def test_frozen_risks_are_explained_wherever_they_stand(found):
     frozen = [p for p in found.parts if p.section == 'Calibration']
-    assert len(frozen) == 10 and all(report.FROZEN in p.how for p in frozen)
+    assert len(frozen) == 10 and all(frozen_risks.FROZEN in p.how for p in frozen)
     assert 'frozen' in next(p.how for p in found.parts if p.name == 'futures')
 
 
@@ -392,7 +394,7 @@ def test_the_closed_form_answers_whoever_is_judged(cohort):
 def test_rows_are_those_of_the_landmarks():
     people = simulate(50, 1)
     rows = rows_of(people, Settings(ages=(45, 60)))
-    assert (rows.table[list(report.STANDINGS)].sum(1) == 50).all()
+    assert (rows.table[list(assessment.STANDINGS)].sum(1) == 50).all()
     assert rows.table.judged.tolist() == np.bincount(rows.group).tolist()
     assert set(rows.landmark) == {int(45 * 365.25), int(60 * 365.25)}
     with pytest.raises(ValueError, match='nobody under observation at age 1'):
@@ -402,7 +404,7 @@ def test_rows_are_those_of_the_landmarks():
 @given(st.integers(0, 60_000), st.floats(0.01, 150) | st.integers(1, 150))
 @examples(200)
 def test_whole_days_lie_within_a_horizon_as_days_do(day, years):
-    assert (day <= horizon_days(years)) == (day <= years * 365.25)
+    assert (day <= days_of_years(years)) == (day <= years * 365.25)
 
 
 # windows tile time
@@ -430,7 +432,7 @@ def test_windows_count_the_events_and_years_of_lives(cohort):
     person, landmark, last = windows(cohort)
     codes = np.flatnonzero(cohort.vocab.of_kind('disease', 'death'))
     hazards = {'one': np.zeros((len(person), len(cohort.vocab)))}
-    rates = report.rates_in(cohort[person], landmark, last, hazards, codes)
+    rates = incidence.rates_in(cohort[person], landmark, last, hazards, codes)
     events, years = (x.sum((0, 1)) for x in lexis(cohort))
     total = rates.groupby('code')[['events', 'years']].sum()
     for k in codes:
@@ -453,7 +455,7 @@ def test_no_event_is_lost_on_an_anniversary():
     vocab = make_vocab(['A', 'B'])
     cohort = read_frame(events, table, vocab=vocab, death=None)
     model = build_model(tiny_config(vocab=vocab), vocab)
-    rates = report.rates_by_age(model, cohort, None, None, [vocab.id('A')])
+    rates = incidence.rates_by_age(model, cohort, None, None, [vocab.id('A')])
     assert rates.events.sum() == len(rows)
 
 
@@ -479,26 +481,27 @@ def test_ages_in_whole_years_lose_no_event():
     )
     cohort = read_frame(events, table, vocab=vocab, death=None)
     person, landmark, last = windows(cohort)
-    rates = report.rates_in(cohort[person], landmark, last, {}, [vocab.id('A')])
+    rates = incidence.rates_in(cohort[person], landmark, last, {}, [vocab.id('A')])
     assert rates.events.sum() == 600
 
 
 def test_rates_rest_on_so_many_years(people, stored):
     code = [people.vocab.death]
     few, all_ = (
-        report.rates_by_age(stored.model, people, None, None, code, most) for most in (300, 10_000)
+        incidence.rates_by_age(stored.model, people, None, None, code, most)
+        for most in (300, 10_000)
     )
     assert (
         few.years.sum() <= 300
         and all_.events.sum() == people.subjects.died.sum() > few.events.sum()
     )
     # one person at least
-    assert len(report.rates_by_age(stored.model, people, None, None, code, 1))
-    order = np.argsort(report.subject_hash(people.subjects.subject_id), kind='stable')
+    assert len(incidence.rates_by_age(stored.model, people, None, None, code, 1))
+    order = np.argsort(assessment.subject_hash(people.subjects.subject_id), kind='stable')
     length = (people.subjects.end - people.subjects.start).to_numpy()[order].cumsum() / 365.25
     # real years, none given away
     assert few.years.sum() == pytest.approx(length[length <= 300].max())
-    assert set(report.some_years(people, 300)) == set(order[length <= 300])
+    assert set(incidence.some_years(people, 300)) == set(order[length <= 300])
 
 
 def test_some_people_are_the_same_people():
@@ -515,7 +518,7 @@ def test_some_people_are_the_same_people():
 def test_evaluation_is_that_of_41(stored, people):
     baseline = AgeSexBaseline.fit(simulate(300, 6))
     a = Assessment(stored, people, Settings(n_boot=50, min_cases=5), baseline, make_world())
-    mine = report.evaluations_of(a)[5.0]
+    mine = assessment.evaluations_of(a)[5.0]
     theirs = evaluate(
         stored.model, people, baseline=baseline, world=make_world(), n_boot=50, min_cases=5
     )
@@ -526,7 +529,7 @@ def test_evaluation_is_that_of_41(stored, people):
 def test_an_age_is_a_landmark(stored, people):
     day = int(55 * 365.25)
     a = Assessment(stored, people, Settings(ages=(55,), n_boot=0, min_cases=3, horizons=(3.0,)))
-    mine = report.evaluations_of(a)[3.0]
+    mine = assessment.evaluations_of(a)[3.0]
     some = people[standing(people, np.full(120, day)) == 'judged']
     table = landmark_auc(
         log_hazard_at(stored.model, some, day, years=3.0), landmark_outcome(some, day, 3.0), 3
@@ -541,7 +544,7 @@ def test_an_age_is_a_landmark(stored, people):
 def test_sampled_risks_are_shares_of_futures(stored, people):
     a = Assessment(stored, people, Settings(n_boot=0, min_cases=3, offsets=(0.0,)))
     k = people.vocab.death
-    table = report.compared(a, np.arange(80), 5.0, [k]).set_index('code')
+    table = projections.compared(a, np.arange(80), 5.0, [k]).set_index('code')
     futures = sample_futures(stored.model, people[:80], people.subjects.start[:80].to_numpy(), 5.0)
     assert table.sampled['Death'] == pytest.approx((futures.token == k).sum() / 80)
     assert table.frozen['Death'] == pytest.approx(a.risks(5.0)[:80, k].mean())
@@ -554,37 +557,42 @@ def test_codes_of_futures_are_chosen_among_everybody(stored):
     is said."""
     people = simulate(600, 8)
     a = Assessment(stored, people, Settings(n_boot=0, min_cases=20, futures=150))
-    parts, first = report.sampled(a), a.rows.group == 0
-    time = report.time_to_event(a.judged[first], a.rows.landmark[first])
+    parts, first = projections.sampled(a), a.rows.group == 0
+    time = assessment.time_to_event(a.judged[first], a.rows.landmark[first])
     cases = (time.at_risk & (time.cause == 1) & (time.days <= 1826)).sum(0)
-    assert report.needed(20, 150, 600) == 20 and report.needed(20, 60, 600) == 50
+    assert projections.needed(20, 150, 600) == 20 and projections.needed(20, 60, 600) == 50
     names = np.array(people.vocab.names)
     assert (
         set(parts[0].content.code) == set(names[cases >= 20])
         and 'Codes with 20 cases or more' in parts[0].how
     )
-    assert report.needed(20, len(people), len(people)) == 20 and report.needed(3, 150, 600) == 12
+    assert (
+        projections.needed(20, len(people), len(people)) == 20
+        and projections.needed(3, 150, 600) == 12
+    )
 
 
 def test_the_reason_of_futures_says_what_to_ask_for(stored):
     people = simulate(600, 8)
     a = Assessment(stored, people, Settings(n_boot=0, min_cases=20, futures=8))
-    reason, first = report.sampled(a)[0].content, a.rows.group == 0
-    time = report.time_to_event(a.judged[first], a.rows.landmark[first])
+    reason, first = projections.sampled(a)[0].content, a.rows.group == 0
+    time = assessment.time_to_event(a.judged[first], a.rows.landmark[first])
     cases = (time.at_risk & (time.cause == 1) & (time.days <= 1826)).sum(0)
     assert 'futures of 8 of 600 people, a code needs 375 cases' in reason
     assert f'the most, {cases.max()}, has {people.vocab.names[cases.argmax()]}' in reason
     ask = int(re.search(r'--futures (\d+)', reason).group(1))
     enough = replace(a, settings=replace(a.settings, futures=ask))
-    assert isinstance(report.sampled(enough)[0].content, pd.DataFrame)  # who asks for it, gets it
+    assert isinstance(
+        projections.sampled(enough)[0].content, pd.DataFrame
+    )  # who asks for it, gets it
     one_less = replace(a, settings=replace(a.settings, futures=ask - 1))
-    assert isinstance(report.sampled(one_less)[0].content, str)
+    assert isinstance(projections.sampled(one_less)[0].content, str)
 
 
 def test_a_reason_names_the_true_numbers(stored, people):
     a = Assessment(stored, people, Settings(n_boot=0, min_cases=500))
-    cases = report.cases_of(a, 5.0)
-    reason = report.too_few(a, 5.0)
+    cases = assessment.cases_of(a, 5.0)
+    reason = assessment.too_few(a, 5.0)
     assert (
         'no code has 500 cases' in reason
         and f'the most, {cases.max()}, has {people.vocab.names[cases.argmax()]}' in reason
@@ -601,7 +609,7 @@ def test_a_reason_names_the_true_numbers(stored, people):
 
 def test_nobody_at_risk_of_anything_has_a_reason(stored, people):
     "People of whom nothing is seen after the landmark."
-    end = people[not people.subjects.died.to_numpy()]
+    end = people[~people.subjects.died.to_numpy()]
     a = Assessment(stored, end, Settings(n_boot=0, horizons=(1 / 12,), min_cases=10))
     everything(a)
     assert all(isinstance(words, str) and words for _, words in in_words(a))
@@ -615,7 +623,11 @@ def test_a_model_of_landmarks_and_a_missing_package_say_so(tmp_path, monkeypatch
     looks = saved(tmp_path / 'looks', config, people)
     monkeypatch.setitem(sys.modules, 'hazardous.metrics', None)
     a = Assessment(looks, people, Settings(n_boot=0, min_cases=5, futures=20))
-    parts = report.discrimination(a) + report.stratified(a) + report.c_index(a, 5.0)
+    parts = (
+        discrimination.discrimination(a)
+        + discrimination.stratified(a)
+        + discrimination.c_index(a, 5.0)
+    )
     reasons = {p.name: p.content for p in parts if isinstance(p.content, str)}
     assert "'all_future'" in reasons['delphi_auc'] and 'pip install' in reasons['c_index_5']
     assert np.isnan(a.evaluations[5.0].summary.competing_nll['model'])

@@ -11,10 +11,13 @@ import pandas as pd
 import pytest
 import torch
 
-from delphi_traj.data.interactions import MOVIELENS_FIELDS, Interactions, simulate_interactions
+from delphi_traj.data.clicks import simulate_interactions
+from delphi_traj.data.interactions import Interactions
+from delphi_traj.data.public_tables import MOVIELENS_FIELDS
 from delphi_traj.evaluation.ranking import count_flops
-from delphi_traj.layers.mixers import MIXERS
-from delphi_traj.models.unimixer import FeatureTokenizer, make_ranker
+from delphi_traj.layers.stages import MIXERS
+from delphi_traj.layers.tokens import FeatureTokenizer
+from delphi_traj.models.rankers import make_ranker
 from delphi_traj.training.studies import missing_jobs
 
 ROOT = Path(__file__).parent.parent

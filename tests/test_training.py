@@ -1,5 +1,6 @@
-"""Runs that are killed, split over processes, or asked for nonsense."""
+"""Runs that are killed or interrupted, split over processes, or asked for nonsense."""
 
+import io
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from delphi_traj.commands import delphi_train
 from delphi_traj.data.simulator import simulate
 from delphi_traj.models.delphi import Delphi, traj_mixer_v5
 from delphi_traj.training.checkpoints import load_checkpoint
-from delphi_traj.training.loop import TrainOptions, read_metrics, train
+from delphi_traj.training.loop import Objective, TrainOptions, interrupts_noted, read_metrics, train
 from terminal import said_on_stderr
 
 SMALL = {"d_model": 24, "n_head": 4, "n_layer": 1}
@@ -50,6 +51,17 @@ def weights(path):
     return load_checkpoint(path).model.state_dict()
 
 
+def assert_same_run(folder, whole='whole', cut='cut'):
+    """Weights to the bit, and metrics row for row."""
+    for name, tensor in weights(folder / whole / 'last').items():
+        assert torch.equal(tensor, weights(folder / cut / 'last')[name]), name
+    story = [
+        read_metrics(folder / run / 'metrics.jsonl').drop(columns='seconds_per_step')
+        for run in (whole, cut)
+    ]
+    assert story[0].equals(story[1])
+
+
 def test_a_killed_process_continues_to_the_same_bits(tmp_path):
     """SIGKILL at whatever moment it comes; the continued run equals the one that was left alone."""
     whole = launch(tmp_path, "--steps", "60", "--out", "whole")
@@ -62,13 +74,113 @@ def test_a_killed_process_continues_to_the_same_bits(tmp_path):
     cut.wait()
     again = launch(tmp_path, "--steps", "60", "--out", "cut", "--resume")
     assert again.wait() == 0, again.stderr.read()
-    for name, tensor in weights(tmp_path / "whole/last").items():
-        assert torch.equal(tensor, weights(tmp_path / "cut/last")[name]), name
-    story = [
-        read_metrics(tmp_path / run / "metrics.jsonl").drop(columns="seconds_per_step")
-        for run in ("whole", "cut")
-    ]
-    assert story[0].equals(story[1])
+    assert_same_run(tmp_path)
+
+
+def test_an_interrupted_process_ends_in_a_line_and_continues_to_the_same_bits(tmp_path):
+    """SIGINT, as Ctrl-C sends it: exit status 130, one line, a checkpoint of the last step."""
+    whole = launch(tmp_path, '--steps', '200', '--out', 'whole')
+    assert whole.wait() == 0, whole.stderr.read()
+    cut = launch(tmp_path, '--steps', '200', '--out', 'cut')
+    while not (tmp_path / 'cut/last/training_state.json').exists():
+        time.sleep(0.02)
+        assert cut.poll() is None, cut.stderr.read()
+    cut.send_signal(signal.SIGINT)
+    said = cut.communicate()[1].splitlines()
+    step = load_checkpoint(tmp_path / 'cut/last').config['training']['step']
+    assert cut.returncode == 130 and len(said) == 1, said
+    assert f'stopped after step {step}; cut/last is of this step' in said[0]
+    again = launch(tmp_path, '--steps', '200', '--out', 'cut', '--resume')
+    assert again.wait() == 0, again.stderr.read()
+    assert_same_run(tmp_path)
+
+
+def run_of(people, out, interrupt_at=None, **more):
+    """Twelve steps with dropout, three evaluations; Ctrl-C while a batch goes through the model."""
+    torch.manual_seed(3)
+    config = traj_mixer_v5(len(people.vocab), objective='competing', **SMALL)
+    model, seen = Delphi(config, people.vocab), []
+    options = TrainOptions(steps=12, batch_size=32, evaluate_every=5, warmup=2, device='cpu')
+
+    def press(module, args):
+        seen.append(isinstance(module, Objective))
+        if seen[-1] and sum(seen) == interrupt_at:
+            signal.raise_signal(signal.SIGINT)
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(press)
+    try:
+        return train(model, people.vocab, people[:60], people[60:], options, out, **more)
+    finally:
+        hook.remove()
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(tmp_path_factory):
+    people, folder = simulate(90, seed=4), tmp_path_factory.mktemp('run')
+    run_of(people, folder / 'whole', progress=False)
+    return people, folder
+
+
+@pytest.mark.parametrize('step', [1, 5, 7, 12])
+def test_an_interrupted_run_continues_to_the_same_bits(uninterrupted, step):
+    """Before, at, between and after evaluations: the step is finished and saved, and the next row
+    is the one that it would have been."""
+    people, folder = uninterrupted
+    with pytest.raises(KeyboardInterrupt, match=f'stopped after step {step}; .*--resume'):
+        run_of(people, folder / f'at {step}', step, progress=False)
+    stored = load_checkpoint(folder / f'at {step}/last').config['training']
+    assert stored['step'] == step and (stored['best'] is None) == (step < 5)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    run_of(people, folder / f'at {step}', resume=True, progress=False)
+    assert_same_run(folder, cut=f'at {step}')
+
+
+def test_a_second_interrupt_does_not_wait(uninterrupted, tmp_path):
+    """The first is noted, the second raises where it comes; another handler is left alone."""
+    people, _ = uninterrupted
+    with interrupts_noted() as came:
+        signal.raise_signal(signal.SIGINT)
+        assert came
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda *given: heard.append(given))
+    try:
+        run_of(people, tmp_path / 'mine', 3, progress=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(heard) == 1 and len(read_metrics(tmp_path / 'mine/metrics.jsonl')) == 3
+
+
+class Terminal(io.StringIO):
+    """What a bar takes for a screen."""
+
+    def isatty(self):
+        return True
+
+
+def test_a_terminal_gets_a_bar_and_a_log_a_line_for_each_evaluation(
+    uninterrupted, tmp_path, monkeypatch, caplog
+):
+    """The bar moves once a second at most, not at each step."""
+    people, _ = uninterrupted
+    caplog.set_level('INFO', logger='delphi_traj')
+    for screen, lines in ((Terminal(), 0), (io.StringIO(), 3)):
+        caplog.clear()
+        monkeypatch.setattr(sys, 'stderr', screen)
+        began = time.perf_counter()
+        run_of(people, None)
+        drawn = screen.getvalue().count('it/s') + screen.getvalue().count('step/s')
+        said = [r.getMessage() for r in caplog.records if r.name == 'delphi_traj.training.loop']
+        assert len(said) == lines
+        if lines:
+            assert not screen.getvalue()
+            assert said[0].startswith('step 5 of 12: training loss ')
+        else:
+            assert 0 < drawn <= 3 + (time.perf_counter() - began)
+    caplog.clear()
+    run_of(people, None, progress=False)
+    assert not caplog.records
 
 
 def test_two_processes_are_two_accumulated_batches(tmp_path):
@@ -208,11 +320,11 @@ def test_two_processes_with_dropout_continue_where_they_were(tmp_path):
     finished(launch(tmp_path, *args, "--steps", "8", "--out", "whole", runner=two()))
     (tmp_path / "stop.py").write_text(
         "from delphi_traj.training import loop\n"
-        "write = loop._Run._write\n"
-        "def stop(self, *rest):\n"
-        "    write(self, *rest)\n"
-        "    if self.step == 4: import os; os._exit(7)\n"
-        "loop._Run._write = stop\n"
+        "save = loop.TrainingRun.save\n"
+        "def stop(self, *rest, **more):\n"
+        "    save(self, *rest, **more)\n"
+        "    if self.step == 4 and self.accelerator.is_main_process: import os; os._exit(7)\n"
+        "loop.TrainingRun.save = stop\n"
         "from delphi_traj.commands import delphi_train\n"
         "delphi_train()\n"
     )
@@ -235,14 +347,38 @@ def test_two_processes_with_dropout_continue_where_they_were(tmp_path):
     alone = launch(tmp_path, *args, "--steps", "8", "--out", "cut", "--resume")
     assert alone.wait() == 2 and "trained by 2 process(es), and this is 1" in alone.stderr.read()
     finished(launch(tmp_path, *args, "--steps", "8", "--out", "cut", "--resume", runner=two(1, 2)))
-    for name, tensor in weights(tmp_path / "whole/last").items():
-        # one machine, equal shapes
-        assert torch.equal(tensor, weights(tmp_path / "cut/last")[name]), name
-    story = [
-        read_metrics(tmp_path / run / "metrics.jsonl").drop(columns="seconds_per_step")
-        for run in ("whole", "cut")
-    ]
-    assert story[0].equals(story[1])
+    assert_same_run(tmp_path)
+
+
+def test_two_processes_stop_at_the_same_step(tmp_path):
+    """One of them hears Ctrl-C; the other does not wait for ever, and both continue."""
+    args = ('--dropout', '0.3', '--evaluate_every', '4', '--steps', '8')
+    finished(launch(tmp_path, *args, '--out', 'whole', runner=two()))
+    (tmp_path / 'press.py').write_text(
+        "import os, signal\n"
+        "from delphi_traj.training import loop\n"
+        "advance = loop.TrainingRun.advance\n"
+        "def press(self):\n"
+        "    if self.step == 5 and os.environ['RANK'] == '1': signal.raise_signal(signal.SIGINT)\n"
+        "    return advance(self)\n"
+        "loop.TrainingRun.advance = press\n"
+        "from delphi_traj.commands import delphi_train\n"
+        "delphi_train()\n"
+    )
+    command = [sys.executable, *two(1), 'press.py', *ARGS, '--config', 'small.json', *args]
+    env = {**os.environ, 'OMP_NUM_THREADS': '1'}
+    got = subprocess.run(
+        [*command, '--out', 'cut'],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert got.returncode != 0 and 'delphi_train: stopped after step 6' in got.stderr
+    assert load_checkpoint(tmp_path / 'cut/last').config['training']['step'] == 6
+    finished(launch(tmp_path, *args, '--out', 'cut', '--resume', runner=two(1, 2)))
+    assert_same_run(tmp_path)
 
 
 def test_the_training_loss_is_that_of_all_processes(tmp_path):
@@ -260,7 +396,7 @@ def test_a_second_run_chooses_its_device(monkeypatch):
     and left."""
     from accelerate.state import PartialState
 
-    from delphi_traj.training.loop import make_accelerator
+    from delphi_traj.training.devices import make_accelerator
 
     monkeypatch.setattr(PartialState, "default_device", property(lambda self: torch.device("meta")))
     kinds = [

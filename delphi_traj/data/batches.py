@@ -11,19 +11,18 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
-from fastcore.basics import patch
-from torch import Tensor
-
-from .events import DAYS_PER_YEAR, Cohort, Vocab
-from delphi_traj.data.landmarks import (
-    as_known,
+from delphi_traj.data.drawn_days import (
     draw_landmarks,
-    given_landmarks,
-    landmark_days,
     person_uniforms,
     random_no_events,
     regular_no_events,
 )
+from fastcore.basics import patch
+from torch import Tensor
+
+from .codes import Vocab
+from .events import DAYS_PER_YEAR, Cohort
+from .landmarks import codes_had, first_after, known_at, landmark_days
 
 # %% ../../nbs/02_batches.ipynb #81316e20
 def _no_event_rows(cohort, objective, how, every, seed, epoch):  # -> (person, age)
@@ -243,7 +242,7 @@ def collate(
     if objective == 'all_future':
         if landmark is None:
             return _drawn_futures(cohort, no_events, seed, epoch, max_length)
-        return _all_future(cohort, given_landmarks(cohort, landmark), max_length)
+        return _all_future(cohort, _given_landmarks(cohort, landmark), max_length)
     if landmark is not None:
         raise ValueError(
             f"landmark given with objective={objective!r}; expected objective='all_future', or "
@@ -362,8 +361,7 @@ def collate_landmark(
             f'{end[i]} ({int(gone.sum())} such people); leave them out or choose an earlier '
             'landmark'
         )
-    known = cohort.age <= landmark[cohort.person]
-    past = as_known(cohort, known, np.minimum(start, landmark), landmark)
+    past = known_at(cohort, landmark, after=0)
     return _inputs(past, _up_to(past, landmark, every), max_length, 'landmark')
 
 # %% ../../nbs/02_batches.ipynb #f182db16
@@ -377,22 +375,33 @@ def _up_to(past, landmark, every):  # -> token, age [n l], valid
     person, age = _and_at(past, landmark, person, age)
     return _with_no_events(past, *np.unique(np.stack([person, age]), axis=1))
 
+# %% ../../nbs/02_batches.ipynb #69499611
+def _given_landmarks(cohort, landmark):  # days, a number or [b] -> int64 [b]
+    "Landmarks that somebody chose; raises ValueError unless start <= landmark < end."
+    when = landmark_days(cohort, landmark)
+    start, end = (cohort.subjects[c].to_numpy(dtype=np.int64) for c in ('start', 'end'))
+    bad = (when < start) | (when >= np.maximum(end, start + 1))
+    if not bad.any():
+        return when
+    i = int(np.flatnonzero(bad)[0])
+    raise ValueError(
+        f'subject {cohort.subjects.subject_id[i]}: landmark {when[i]} days; expected start '
+        f'{start[i]} <= landmark < end {end[i]} '
+        f'({int(bad.sum())} such people); leave them out or choose another landmark'
+    )
+
 # %% ../../nbs/02_batches.ipynb #56a01555
 def _future(cohort, when):  # landmarks [b] -> open, struck, years, each [b k]
     "What becomes of every cause after the landmark."
-    n, k, late = len(cohort), len(cohort.vocab), cohort.age > when[cohort.person]
-    had, first = np.zeros((n, k), bool), np.full((n, k), np.iinfo(np.int64).max)
-    had[cohort.person[~late], cohort.token[~late]] = True
-    np.minimum.at(first, (cohort.person[late], cohort.token[late]), cohort.age[late])
-    end = cohort.subjects.end.to_numpy(dtype=np.int64)[:, None]
-    free = cohort.vocab.of_kind('disease', 'death') & ~had
-    return free, free & (first <= end), (np.minimum(first, end) - when[:, None]) / DAYS_PER_YEAR
+    followed = (cohort.subjects.end.to_numpy(dtype=np.int64) - when)[:, None]
+    free = cohort.vocab.of_kind('disease', 'death') & ~codes_had(cohort, when)
+    delay = first_after(cohort, when)
+    return free, free & (delay <= followed), np.minimum(delay, followed) / DAYS_PER_YEAR
 
 # %% ../../nbs/02_batches.ipynb #aaa4980d
 def _all_future(cohort, when, max_length):  # landmarks, days [b]
     "Inputs up to a landmark, and the future of every cause after it."
-    start = cohort.subjects.start.to_numpy(dtype=np.int64)
-    past = as_known(cohort, cohort.age <= when[cohort.person], start, when)
+    past = known_at(cohort, when, after=0)
     inputs = _inputs(past, _grid(past, None, None, None, 0, 0), max_length, 'all_future')
     free, struck, years = (torch.from_numpy(a) for a in _future(cohort, when))
     return AllFutureBatch(

@@ -97,6 +97,19 @@ def _microseconds(table):
             )
     return table
 
+# %% ../../nbs/04_meds.ipynb #31e9903a
+def _refuse_nulls(path, table):
+    "Raise `CohortError` at the first row without a subject, code or split."
+    subject = (
+        table['subject_id'].to_pylist()
+        if 'subject_id' in table.column_names and any(c.null_count for c in table.columns)
+        else None
+    )
+    for name in [n for n in ('subject_id', 'code', 'split') if n in table.column_names]:
+        bad = table[name].is_null().to_numpy()
+        found = f'no {name}'
+        refuse_at(path, bad, lambda i, found=found: found, 'one in every row', subject=subject)
+
 # %% ../../nbs/04_meds.ipynb #6580a47b
 def typed_table(
     path, schema, columns, casts=None
@@ -116,19 +129,6 @@ def typed_table(
             f'{path}: found values that do not fit the types of MEDS ({error.message}); expected '
             f'{schema.__name__}'
         ) from None
-
-# %% ../../nbs/04_meds.ipynb #31e9903a
-def _refuse_nulls(path, table):
-    "Raise `CohortError` at the first row without a subject, code or split."
-    subject = (
-        table['subject_id'].to_pylist()
-        if 'subject_id' in table.column_names and any(c.null_count for c in table.columns)
-        else None
-    )
-    for name in [n for n in ('subject_id', 'code', 'split') if n in table.column_names]:
-        bad = table[name].is_null().to_numpy()
-        found = f'no {name}'
-        refuse_at(path, bad, lambda i, found=found: found, 'one in every row', subject=subject)
 
 # %% ../../nbs/04_meds.ipynb #dd28ed30
 def _shard(path, name, casts):
@@ -207,23 +207,15 @@ def _part(code, rules):
         return 'sex'
     return 'event' if rules['keep'] is None or code.startswith(rules['keep']) else 'not kept'
 
-# %% ../../nbs/04_meds.ipynb #1d8228c4
-def _unmatched(rows, what, code, hint, found, source):
-    """The error where no row has the code of birth or death: near names, and codes that behave as
-    it would."""
-    near = nearest(code, rows.code.cat.categories)
-    return CohortError(
-        f'{source}: no {what}s matched the code {code!r}; {near}; {hint}: '
-        f'{found or "none"}; pass {what}='
+# %% ../../nbs/04_meds.ipynb #7f7e95fe
+def _play_parts(record, rules):
+    "Give each row its part; leave out codes that are not kept."
+    categories = record.rows.code.cat.categories
+    part = pd.Categorical(
+        [_part(c, rules) for c in categories],
+        ['birth', 'death', 'start', 'end', 'sex', 'event', 'not kept'],
     )
-
-# %% ../../nbs/04_meds.ipynb #61b92839
-def _at_most_once(rows):
-    "Number of timed rows of each code that no subject has twice, most frequent first."
-    timed = rows.loc[rows.day.notna(), ['code', 'subject_id']]
-    again = timed.code[timed.duplicated()].unique()
-    n = timed.code[~timed.code.isin(again)].value_counts()
-    return n[n > 0]
+    record.rows['part'] = part[record.rows.code.cat.codes]
 
 # %% ../../nbs/04_meds.ipynb #1f51cba4
 def _births(rows, birth, no_birth):
@@ -265,6 +257,59 @@ def _sexes(rows, sex):
         'one sex',
     )
     return first
+
+# %% ../../nbs/04_meds.ipynb #1d8228c4
+def _unmatched(rows, what, code, hint, found, source):
+    """The error where no row has the code of birth or death: near names, and codes that behave as
+    it would."""
+    near = nearest(code, rows.code.cat.categories)
+    return CohortError(
+        f'{source}: no {what}s matched the code {code!r}; {near}; {hint}: '
+        f'{found or "none"}; pass {what}='
+    )
+
+# %% ../../nbs/04_meds.ipynb #61b92839
+def _at_most_once(rows):
+    "Number of timed rows of each code that no subject has twice, most frequent first."
+    timed = rows.loc[rows.day.notna(), ['code', 'subject_id']]
+    again = timed.code[timed.duplicated()].unique()
+    n = timed.code[~timed.code.isin(again)].value_counts()
+    return n[n > 0]
+
+# %% ../../nbs/04_meds.ipynb #0064ebc9
+def _listed(folder, code) -> bool:
+    "True where codes.parquet lists a code, whether it occurs or not."
+    path = folder / meds.code_metadata_filepath
+    return path.exists() and any(
+        is_code(c, code)
+        for c in typed_table(path, CodeMetadataSchema, ['code'])['code'].to_pylist()
+    )
+
+# %% ../../nbs/04_meds.ipynb #a7549b1c
+def _known_codes(rows, birth, death, folder, vocab):
+    """Refuse a code of birth or death that stands nowhere: without deaths everybody would be
+    immortal."""
+    once, n = _at_most_once(rows), rows.subject_id.nunique()
+    if not (rows.part == 'birth').any():
+        raise _unmatched(
+            rows,
+            'birth',
+            birth,
+            'codes that everybody has once',
+            list(once.index[once == n][:5]),
+            folder,
+        )
+    if (
+        (rows.part == 'death').any()
+        or death is None
+        or _listed(folder, death)
+        or (vocab is not None and vocab.death is None)
+    ):
+        return
+    error = _unmatched(
+        rows, 'death', death, 'codes that nobody has twice', list(once.index[once < n][:5]), folder
+    )
+    raise CohortError(f'{error}, or death=None where deaths are not recorded')
 
 # %% ../../nbs/04_meds.ipynb #b13028ce
 def declared_facts(folder):
@@ -340,94 +385,6 @@ def _only_split(record, split, folder):
         )
     record.leave_out(Counted.OTHER_SPLIT, (record.rows.subject_id.map(of) != split).to_numpy())
 
-# %% ../../nbs/04_meds.ipynb #7f7e95fe
-def _play_parts(record, rules):
-    "Give each row its part; leave out codes that are not kept."
-    categories = record.rows.code.cat.categories
-    part = pd.Categorical(
-        [_part(c, rules) for c in categories],
-        ['birth', 'death', 'start', 'end', 'sex', 'event', 'not kept'],
-    )
-    record.rows['part'] = part[record.rows.code.cat.codes]
-
-# %% ../../nbs/04_meds.ipynb #a7549b1c
-def _known_codes(rows, birth, death, folder, vocab):
-    """Refuse a code of birth or death that stands nowhere: without deaths everybody would be
-    immortal."""
-    once, n = _at_most_once(rows), rows.subject_id.nunique()
-    if not (rows.part == 'birth').any():
-        raise _unmatched(
-            rows,
-            'birth',
-            birth,
-            'codes that everybody has once',
-            list(once.index[once == n][:5]),
-            folder,
-        )
-    if (
-        (rows.part == 'death').any()
-        or death is None
-        or _listed(folder, death)
-        or (vocab is not None and vocab.death is None)
-    ):
-        return
-    error = _unmatched(
-        rows, 'death', death, 'codes that nobody has twice', list(once.index[once < n][:5]), folder
-    )
-    raise CohortError(f'{error}, or death=None where deaths are not recorded')
-
-# %% ../../nbs/04_meds.ipynb #0064ebc9
-def _listed(folder, code) -> bool:
-    "True where codes.parquet lists a code, whether it occurs or not."
-    path = folder / meds.code_metadata_filepath
-    return path.exists() and any(
-        is_code(c, code)
-        for c in typed_table(path, CodeMetadataSchema, ['code'])['code'].to_pylist()
-    )
-
-# %% ../../nbs/04_meds.ipynb #6c8e3190
-def read_meds(
-    folder,  # holds data/**/*.parquet, and metadata/ if there is any
-    vocab: Vocab = None,  # None: that of a folder by `write_meds`, else all names seen, sorted
-    *,
-    birth=meds.birth_code,
-    death=meds.death_code,  # codes or prefixes before '//'; death=None: not recorded
-    start=None,
-    # a code, date, dict of subjects, 'birth', 'last'; None: as declared, else first, last row
-    end=None,
-    sex=None,  # mapping from code to 'female' or 'male'; None: `SEX_CODES`
-    codes=None,  # function or mapping from code to name; None as a name leaves it out
-    keep=None,  # events have codes that start with one of these; None: all
-    split=None,  # 'train', 'tuning', 'held_out', ...; None: everybody
-    unknown='error',
-    outside='error',
-    no_birth='error',  # or 'drop', counted
-    first_occurrence=True,
-) -> Cohort:  # of a vocabulary that is made here
-    """Read a folder in MEDS form; raises `CohortError` with file, row and subject; `report`
-    accounts for every row."""
-    require_choice(('error', 'drop'), unknown=unknown, outside=outside, no_birth=no_birth)
-    folder, declared = Path(folder), declared_facts(folder)
-    known, named = declared_vocab(folder)
-    rules = _rules(
-        birth,
-        death,
-        declared.get('start') if start is None else start,
-        declared.get('end') if end is None else end,
-        sex,
-        keep,
-    )
-    vocab = vocab if vocab is not None else known if codes is None else None
-    record = _read_record(folder, rules, vocab, split)
-    if 'made_up_birth_date' not in declared:
-        leave_out_future(record, outside)
-    _gather(record, rules, no_birth, str(folder))
-    translate, sex_tokens = named if codes is None else codes, vocab is None or vocab != known
-    modes = dict(unknown=unknown, outside=outside, first_occurrence=first_occurrence)
-    return cohort_of(
-        record, vocab, translate, str(folder), **modes, death=death, sex_tokens=sex_tokens
-    )
-
 # %% ../../nbs/04_meds.ipynb #5e85c76c
 def _rules(birth, death, start, end, sex, keep):
     "What `_part` needs to know."
@@ -477,3 +434,46 @@ def _gather(record, rules, no_birth, source):
     )
     record.leave_out(Counted.USED, rows.part.isin(['birth', 'start', 'end', 'sex']))
     record.leave_out(Counted.NOT_KEPT, record.rows.part == 'not kept')
+
+# %% ../../nbs/04_meds.ipynb #6c8e3190
+def read_meds(
+    folder,  # holds data/**/*.parquet, and metadata/ if there is any
+    vocab: Vocab = None,  # None: that of a folder by `write_meds`, else all names seen, sorted
+    *,
+    birth=meds.birth_code,
+    death=meds.death_code,  # codes or prefixes before '//'; death=None: not recorded
+    start=None,
+    # a code, date, dict of subjects, 'birth', 'last'; None: as declared, else first, last row
+    end=None,
+    sex=None,  # mapping from code to 'female' or 'male'; None: `SEX_CODES`
+    codes=None,  # function or mapping from code to name; None as a name leaves it out
+    keep=None,  # events have codes that start with one of these; None: all
+    split=None,  # 'train', 'tuning', 'held_out', ...; None: everybody
+    unknown='error',
+    outside='error',
+    no_birth='error',  # or 'drop', counted
+    first_occurrence=True,
+) -> Cohort:  # of a vocabulary that is made here
+    """Read a folder in MEDS form; raises `CohortError` with file, row and subject; `report`
+    accounts for every row."""
+    require_choice(('error', 'drop'), unknown=unknown, outside=outside, no_birth=no_birth)
+    folder, declared = Path(folder), declared_facts(folder)
+    known, named = declared_vocab(folder)
+    rules = _rules(
+        birth,
+        death,
+        declared.get('start') if start is None else start,
+        declared.get('end') if end is None else end,
+        sex,
+        keep,
+    )
+    vocab = vocab if vocab is not None else known if codes is None else None
+    record = _read_record(folder, rules, vocab, split)
+    if 'made_up_birth_date' not in declared:
+        leave_out_future(record, outside)
+    _gather(record, rules, no_birth, str(folder))
+    translate, sex_tokens = named if codes is None else codes, vocab is None or vocab != known
+    modes = dict(unknown=unknown, outside=outside, first_occurrence=first_occurrence)
+    return cohort_of(
+        record, vocab, translate, str(folder), **modes, death=death, sex_tokens=sex_tokens
+    )

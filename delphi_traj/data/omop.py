@@ -52,6 +52,16 @@ OMOP = {
     'concept': ('concept_id', 'concept_name', 'concept_code'),
 }
 
+# %% ../../nbs/05_omop.ipynb #2745cb24
+def _omop_csv(path):
+    "A CSV file whose names and codes stay text: the ICD-9 code 250.00 is no number."
+    text = {
+        c: str
+        for c in pd.read_csv(path, nrows=0)
+        if c.lower().endswith(('_name', '_code', '_source_value'))
+    }
+    return pd.read_csv(path, low_memory=False, dtype=text)
+
 # %% ../../nbs/05_omop.ipynb #05e53899
 def _omop_table(folder, name, needed=False):
     """A table of the common data model, from parquet or CSV, its columns in lower case; None where
@@ -70,41 +80,14 @@ def _omop_table(folder, name, needed=False):
     require_columns(table, OMOP[name], path)
     return table
 
-# %% ../../nbs/05_omop.ipynb #2745cb24
-def _omop_csv(path):
-    "A CSV file whose names and codes stay text: the ICD-9 code 250.00 is no number."
-    text = {
-        c: str
-        for c in pd.read_csv(path, nrows=0)
-        if c.lower().endswith(('_name', '_code', '_source_value'))
-    }
-    return pd.read_csv(path, low_memory=False, dtype=text)
-
-# %% ../../nbs/05_omop.ipynb #6e3dd18b
-def _omop_days(table, column, place):
-    "A date column as days since 1970-01-01; refuses a missing or unreadable one with its row."
-    days = day_numbers(table[column])
-    refuse_at(
-        place,
-        days.isna(),
-        lambda i: f'{column} {table[column].tolist()[i]!r}',
-        'a date as in 2001-02-03',
-        subject=table.person_id,
-    )
-    return days.to_numpy()
-
 # %% ../../nbs/05_omop.ipynb #63e86fcc
-def _omop_births(
-    person, first
-):  # -> days (NaN: unknown), how many were placed, how many from birth_datetime
-    "Day of birth by person; `first` is the day of each person's first row."
+def _omop_births(person, first):
+    """Day of birth by person (NaN: unknown), how many were placed, how many are from
+    birth_datetime; `first` is the day of each person's first row."""
+    none = pd.Series(np.nan, person.index)
 
     def part(c):
-        return (
-            pd.to_numeric(person[c], errors='coerce')
-            if c in person
-            else pd.Series(np.nan, person.index)
-        )
+        return pd.to_numeric(person[c], errors='coerce') if c in person else none
 
     year, month = part('year_of_birth'), part('month_of_birth')
     year = year.where(year > 0)  # a calendar may have a year 0, a register has none
@@ -117,15 +100,14 @@ def _omop_births(
     middle = date(month.fillna(7), day.fillna(15).where(month.notna(), 1))
     placed = (month.isna() | day.isna()) & earliest.notna()
     born = middle.where(~placed, np.fmax(earliest, np.fmin(middle, first)))
-    exact = _birth_datetimes(person).where(year.isna())
+    exact = day_numbers(person.birth_datetime) if 'birth_datetime' in person else none
+    exact = exact.where(year.isna())
     return born.fillna(exact), int(placed.sum()), int((born.isna() & exact.notna()).sum())
 
-# %% ../../nbs/05_omop.ipynb #68f23b9c
-def _birth_datetimes(person):
-    "Days of the column birth_datetime, NaN where there is none."
-    if 'birth_datetime' not in person:
-        return pd.Series(np.nan, person.index)
-    return day_numbers(person.birth_datetime)
+# %% ../../nbs/05_omop.ipynb #a0a8a7ad
+def _bare(values):
+    "Text without blanks around it; None for what is empty or missing."
+    return pd.Series(trimmed(values)[0], values.index, dtype=object)
 
 # %% ../../nbs/05_omop.ipynb #766ff1a2
 def _omop_codes(folder, values, name):
@@ -146,44 +128,49 @@ def _omop_codes(folder, values, name):
     )
     return _bare(values.map(named).fillna(values.astype(str)).where(wanted))
 
-# %% ../../nbs/05_omop.ipynb #a0a8a7ad
-def _bare(values):
-    "Text without blanks around it; None for what is empty or missing."
-    return pd.Series(trimmed(values)[0], values.index, dtype=object)
+# %% ../../nbs/05_omop.ipynb #6e3dd18b
+def _omop_days(table, column, place):
+    "A date column as days since 1970-01-01; refuses a missing or unreadable one with its row."
+    days = day_numbers(table[column])
+    refuse_at(
+        place,
+        days.isna(),
+        lambda i: f'{column} {table[column].tolist()[i]!r}',
+        'a date as in 2001-02-03',
+        subject=table.person_id,
+    )
+    return days.to_numpy()
 
 # %% ../../nbs/05_omop.ipynb #548a5b15
+def _dated_rows(table, column, place, code, part):
+    "Rows of a table with dates: subject_id, day, code, file, row, part."
+    return pd.DataFrame(
+        {
+            'subject_id': whole_numbers(table.person_id, 'person_id', place),
+            'day': _omop_days(table, column, place),
+            'code': code,
+            'file': place,
+            'row': np.arange(len(table)),
+            'part': part,
+        }
+    )
+
+
 def _omop_events(folder, column, name):
-    "Rows of conditions: subject_id, day, code (None: without a concept), file, row, part."
+    "Rows of conditions; a code is None where there is no concept."
     events = _omop_table(folder, 'condition_occurrence', True)
     place = f'{folder}/condition_occurrence'
     require_columns(events, [column], place)
-    return pd.DataFrame(
-        {
-            'subject_id': whole_numbers(events.person_id, 'person_id', place),
-            'day': _omop_days(events, 'condition_start_date', place),
-            'code': _omop_codes(folder, events[column], name),
-            'file': place,
-            'row': np.arange(len(events)),
-            'part': 'event',
-        }
-    )
+    codes = _omop_codes(folder, events[column], name)
+    return _dated_rows(events, 'condition_start_date', place, codes, 'event')
 
-# %% ../../nbs/05_omop.ipynb #04eea1d6
+
 def _omop_deaths(folder):
     "Rows of deaths like those of conditions; None without a table of deaths."
-    dead, place = _omop_table(folder, 'death'), f'{folder}/death'
+    dead = _omop_table(folder, 'death')
     if dead is None:
         return None
-    return pd.DataFrame(
-        {
-            'subject_id': whole_numbers(dead.person_id, 'person_id', place),
-            'day': _omop_days(dead, 'death_date', place),
-            'code': meds.death_code,
-            'file': place,
-            'row': np.arange(len(dead)),
-            'part': 'death',
-        }
-    )
+    return _dated_rows(dead, 'death_date', f'{folder}/death', meds.death_code, 'death')
 
 # %% ../../nbs/05_omop.ipynb #36292d55
 def _periods_so_far(first, last, outside, place, report):
@@ -219,37 +206,6 @@ def _omop_periods(folder, outside, report):
         for days in (first.groupby(level=0).min(), last.groupby(level=0).max())
     )
 
-# %% ../../nbs/05_omop.ipynb #e2106d2d
-def _omop_people(folder, record, no_birth, outside):
-    "Fill in birth, sex and window of everybody in `person`."
-    person, place, rows = _omop_table(folder, 'person', True), f'{folder}/person', record.rows
-    ids = whole_numbers(person.person_id, 'person_id', place)
-    refuse_at(
-        place,
-        pd.Series(ids).duplicated(),
-        lambda i: 'a second row for this person',
-        'one row each',
-        subject=ids,
-    )
-    refuse_row(
-        rows,
-        ~rows.subject_id.isin(ids),
-        lambda r: 'a person who is not in the table person',
-        'everybody there',
-    )
-    first = rows.groupby('subject_id').day.min().reindex(ids).reset_index(drop=True)
-    born, placed, exact = _omop_births(person, first)
-    record.report |= {Counted.BIRTHS_PLACED: placed, Counted.BIRTHS_EXACT: exact}
-    sex = person.gender_concept_id.map({8507: 'male', 8532: 'female'})
-    record.people = pd.DataFrame(
-        {'birth': born.to_numpy(), 'sex': sex.to_numpy()}, pd.Index(ids, name='subject_id')
-    )
-    _omop_unborn(record, place, no_birth)
-    periods = _omop_periods(folder, outside, record.report)
-    record.people['start'], record.people['end'] = windows_of(
-        record.rows, record.people.birth, *periods, str(folder), record.report
-    )
-
 # %% ../../nbs/05_omop.ipynb #b974f992
 def _omop_unborn(record, place, no_birth):
     "Refuse, or leave out and count, people without a date of birth, or with one still to come."
@@ -264,6 +220,36 @@ def _omop_unborn(record, place, no_birth):
         )
     record.report[Counted.UNBORN] = int(unborn.sum())
     leave_out_people(record, unborn, Counted.ROWS_UNBORN)
+
+# %% ../../nbs/05_omop.ipynb #e2106d2d
+def _omop_persons(folder, rows):  # -> the table person, its ids
+    "The table person; refuses an id that stands twice, and rows of somebody who is not in it."
+    person, place = _omop_table(folder, 'person', True), f'{folder}/person'
+    ids = whole_numbers(person.person_id, 'person_id', place)
+    twice = pd.Series(ids).duplicated()
+    refuse_at(place, twice, lambda i: 'a second row for this person', 'one row each', subject=ids)
+    strange = ~rows.subject_id.isin(ids)
+    refuse_row(
+        rows, strange, lambda r: 'a person who is not in the table person', 'everybody there'
+    )
+    return person, ids
+
+
+def _omop_people(folder, record, no_birth, outside):
+    "Fill in birth, sex and window of everybody in `person`."
+    person, ids = _omop_persons(folder, record.rows)
+    first = record.rows.groupby('subject_id').day.min().reindex(ids).reset_index(drop=True)
+    born, placed, exact = _omop_births(person, first)
+    record.report |= {Counted.BIRTHS_PLACED: placed, Counted.BIRTHS_EXACT: exact}
+    sex = person.gender_concept_id.map({8507: 'male', 8532: 'female'})
+    record.people = pd.DataFrame(
+        {'birth': born.to_numpy(), 'sex': sex.to_numpy()}, pd.Index(ids, name='subject_id')
+    )
+    _omop_unborn(record, f'{folder}/person', no_birth)
+    periods = _omop_periods(folder, outside, record.report)
+    record.people['start'], record.people['end'] = windows_of(
+        record.rows, record.people.birth, *periods, str(folder), record.report
+    )
 
 # %% ../../nbs/05_omop.ipynb #cfb10cee
 def read_omop(

@@ -33,6 +33,7 @@ def refuse_at(
     *,
     subject=None,  # whose rows they are, [n]
     row=None,  # numbers of the rows in `place`, [n]; None: 0, 1, 2, ...
+    unit='row',  # what is numbered: a row, the line of a file
     index=None,  # labels of the rows, [n]; shown where they are not their numbers
     error=CohortError,
 ):
@@ -46,8 +47,8 @@ def refuse_at(
     label = '' if index is None or entry(index, i) == i else f' (index {entry(index, i)!r})'
     whose = '' if subject is None else f' (subject {entry(subject, i)})'
     raise error(
-        f'{where}, row {number}{label}{whose}: found {found(i)}; expected {expected}. '
-        f'{bad.sum():,} such row(s)'
+        f'{where}, {unit} {number}{label}{whose}: found {found(i)}; expected {expected}. '
+        f'{bad.sum():,} such {unit}(s)'
     )
 
 # %% ../../nbs/00_bad_input.ipynb #f9436e44

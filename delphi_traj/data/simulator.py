@@ -16,6 +16,7 @@ from fastcore.basics import patch
 
 from .codes import Vocab, make_vocab
 from .events import Cohort
+from .landmarks import codes_had
 
 # %% ../../nbs/01_simulator.ipynb #ac0ff46c
 FAMILIES = {
@@ -394,19 +395,13 @@ def oracle_nll(world: World, cohort: Cohort) -> float:  # per event
 # %% ../../nbs/01_simulator.ipynb #80cfd349
 @patch
 def log_hazard_at(
-    self: World, cohort: Cohort, landmark
-) -> np.ndarray:  # days, [n] -> [n k] over the world's codes
+    self: World,
+    cohort: Cohort,
+    landmark: np.ndarray,  # days, [n]
+) -> np.ndarray:  # [n k] over the world's codes, log per year
     """True log hazard of each person at the age `landmark`, from codes at or before it; -inf where
     not at risk."""
-    columns = np.flatnonzero(cohort.vocab.of_kind('disease', 'death'))
-    known = cohort.age <= np.asarray(landmark)[cohort.person]
-    had = np.zeros((len(cohort), len(cohort.vocab)), bool)
-    had[cohort.person[known], cohort.token[known]] = True
+    had = codes_had(cohort, landmark)[:, cohort.vocab.of_kind('disease', 'death')]
+    years, sex = np.asarray(landmark) / 365.25, cohort.subjects.sex.cat.codes.to_numpy()
     with np.errstate(divide='ignore'):
-        return np.log(
-            self.hazard(
-                np.asarray(landmark) / 365.25,
-                cohort.subjects.sex.cat.codes.to_numpy(),
-                had[:, columns],
-            )
-        )
+        return np.log(self.hazard(years, sex, had))

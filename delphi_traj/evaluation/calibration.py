@@ -16,13 +16,8 @@ import pandas as pd
 from scipy.special import expit, logit
 
 from ..data.events import Cohort, days_of_years
-from delphi_traj.evaluation.metrics import (
-    first_after,
-    free_of,
-    interval,
-    labels_of_rows,
-    whole_days,
-)
+from ..data.landmarks import first_after
+from .metrics import free_of, interval, labels_of_rows, whole_days
 
 # %% ../../nbs/45_calibration.ipynb #437a6777
 @dataclass
@@ -65,8 +60,8 @@ def risk_from_hazards(
 
 # %% ../../nbs/45_calibration.ipynb #0ea47953
 def ipcw(
-    days,
-    cause,  # [n], [n] 0 observation ended, 1 the code, 2 death without it
+    days,  # [n]
+    cause,  # [n]: 0 observation ended, 1 the code, 2 death without it
     years: float,  # horizon
     group=None,  # [n] labels, each with its own curve of censoring; None: one
 ) -> np.ndarray:  # [n]; 0 where unknown, NaN in a group of which nobody was followed to the horizon
@@ -117,10 +112,7 @@ class Forecast:
         self.event, self.dead = ((self.cause == c) & (self.days <= horizon) for c in (1, 2))
         self.weight = ipcw(self.days, self.cause, self.years, self.stratum)
 
-    def mean(
-        self,
-        x,  # [n]
-    ) -> np.ndarray:  # [r]
+    def mean(self, x) -> np.ndarray:  # [n] -> [r]
         "Mean over the rows of each replicate; NaN where none was drawn."
         with np.errstate(invalid='ignore', divide='ignore'):
             return x @ self.draws / self.draws.sum(0)
@@ -152,13 +144,13 @@ def _check_forecast(f):
 
 # %% ../../nbs/45_calibration.ipynb #62b203d5
 def forecast(
-    risk,
+    risk,  # [n k] or [n]
     time: TimeToEvent,
     code: int,
-    years: float,  # [n k] or [n]
-    stratum=None,
-    person=None,
-    draws=None,  # [n], [n], [n r]
+    years: float,  # horizon
+    stratum=None,  # [n]
+    person=None,  # [n]
+    draws=None,  # [n r]
 ) -> Forecast:
     "The people at risk of one code."
     at, column = time.at_risk[:, code], np.asarray(risk, dtype=float)
@@ -168,19 +160,8 @@ def forecast(
             'or one axis of people'
         )
     column = column if column.ndim == 1 else column[:, code]
-
-    def some(x):
-        return None if x is None else np.asarray(x)[at]
-
-    return Forecast(
-        column[at],
-        time.days[at, code],
-        time.cause[at, code],
-        years,
-        some(stratum),
-        some(person),
-        some(draws),
-    )
+    rest = (x if x is None else np.asarray(x)[at] for x in (stratum, person, draws))
+    return Forecast(column[at], time.days[at, code], time.cause[at, code], years, *rest)
 
 # %% ../../nbs/45_calibration.ipynb #c34b4e00
 def expected_risk(f: Forecast) -> np.ndarray:  # [r]
@@ -251,9 +232,9 @@ def draw_calibration(ax, f: Forecast, bins=10, **kw):  # `kw` goes to the points
 
 # %% ../../nbs/45_calibration.ipynb #b3aad5f7
 def logistic_fit(
-    x,
-    event,
-    weight,  # [n c], [n], [n r]
+    x,  # [n c]
+    event,  # [n]
+    weight,  # [n r]
     steps=30,
     offset=0.0,  # [n], added to the logit
 ) -> np.ndarray:  # [c r]; NaN where it does not settle
@@ -304,8 +285,8 @@ def calibration_slope(
 
 # %% ../../nbs/45_calibration.ipynb #0497617d
 def spline(
-    x,
-    knots,  # [n], [c + 1] increasing, at least three
+    x,  # [n]
+    knots,  # [c + 1], increasing, at least three
 ) -> np.ndarray:  # [n c]
     "x, then restricted cubic splines: cubic between the knots, linear outside."
     cube, (a, b) = lambda t: np.maximum(x - t, 0) ** 3, knots[-2:]

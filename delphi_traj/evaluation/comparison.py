@@ -13,12 +13,12 @@ import pandas as pd
 from scipy.stats import chi2
 
 from ..data.events import DAYS_PER_YEAR, Cohort, years_of_days
+from ..data.landmarks import first_after
 from ..data.simulator import oracle_nll
 from .baseline import AgeSexBaseline
 from delphi_traj.evaluation.metrics import (
     Outcome,
     check_replicates,
-    first_after,
     free_of,
     landmark_auc,
     lead_table,

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
+from ..data.drawn_days import person_uniforms
 from torch import Tensor, nn
 
 from ..data.batches import Batch, DelphiBatch, collate
 from ..data.events import DAYS_PER_YEAR, Cohort, days_of_years
-from ..data.landmarks import person_uniforms
 from .risk import at_rest
 
 # %% ../../nbs/44_delphi_auc.ipynb #516c3b13
@@ -104,9 +104,8 @@ class CaseControl:
 def _with_cells(rows, cohort, bin_years, ages, seed):
     "Rows inside the cells, with sex (0 female, 1 male), bin (its lower end) and a uniform each."
     sex = cohort.subjects.sex.cat.codes.to_numpy()[rows.person]
-    bin = (
-        np.floor((rows.day / DAYS_PER_YEAR - ages[0]) / bin_years).astype(int) * bin_years + ages[0]
-    )
+    steps = np.floor((rows.day / DAYS_PER_YEAR - ages[0]) / bin_years).astype(int)
+    bin = ages[0] + steps * bin_years
     rows = rows.assign(sex=sex, bin=bin, u=row_uniforms(rows, cohort.subjects.subject_id, seed))
     return rows[(sex < 2) & (bin >= ages[0]) & (bin < ages[1])].reset_index(drop=True)
 
@@ -163,19 +162,12 @@ def case_control(
 ) -> CaseControl:  # no_events, every
     "Cases and controls as Delphi's published code takes them, with a seeded draw."
     _check_cells(offset, bin_years, ages)
-    rows = _with_cells(
-        prediction_rows(cohort, offset, objective, seed=seed, **inputs),
-        cohort,
-        bin_years,
-        ages,
-        seed,
-    )
+    rows = prediction_rows(cohort, offset, objective, seed=seed, **inputs)
+    rows = _with_cells(rows, cohort, bin_years, ages, seed)
     cell = rows.person.to_numpy() * 1000 + rows.bin.to_numpy()
     cause = np.flatnonzero(cohort.vocab.of_kind('disease', 'death')[rows.code])
-    first = one_of_each(
-        cell[cause] * len(cohort.vocab) + rows.code.to_numpy()[cause], rows.u.to_numpy()[cause]
-    )
-    case = rows.iloc[cause[first]].drop(columns='u')
+    own = cell[cause] * len(cohort.vocab) + rows.code.to_numpy()[cause]
+    case = rows.iloc[cause[one_of_each(own, rows.u.to_numpy()[cause])]].drop(columns='u')
     control = rows.iloc[one_of_each(cell, rows.u)].drop(columns='u')
     codes = _judged_codes(cohort, case, codes, min_cases)
     ever = np.zeros((len(cohort), len(cohort.vocab)), bool)
@@ -192,22 +184,17 @@ def _sorted_columns(
     x,  # [n k] with NaN -> [k n] rising, inf where absent; bool [k n]; [k] how many
 ):
     "Columns as sorted rows."
-    x = np.array(
-        np.asarray(x, dtype=float if np.asarray(x).dtype.kind in 'iub' else None).T, order='C'
-    )
+    x = np.asarray(x)
+    x = np.array(x.T, dtype=float if x.dtype.kind in 'iub' else None, order='C')
     if (x == np.inf).any():
         raise ValueError(
             'found an infinite score; expected numbers, -inf as the lowest, NaN where there is '
             'nobody'
         )
-    count = x.shape[1] - np.isnan(x).sum(1)
+    count = torch.from_numpy(x.shape[1] - np.isnan(x).sum(1))
     x[np.isnan(x)] = np.inf
     x.sort(1)  # twenty times faster here than torch, which also returns positions
-    return (
-        torch.from_numpy(x),
-        torch.arange(x.shape[1]) < torch.from_numpy(count)[:, None],
-        torch.from_numpy(count),
-    )
+    return torch.from_numpy(x), torch.arange(x.shape[1]) < count[:, None], count
 
 # %% ../../nbs/44_delphi_auc.ipynb #1b8e2408
 def _twice_below(x, y):  # sorted rows [k m], [k n] -> int64 [k m]
@@ -228,25 +215,21 @@ def delong(
 ) -> tuple:  # auc [k], variance [k], or two numbers; NaN where there are too few
     "AUC with ties counted half, and DeLong's variance, of each column."
     if np.ndim(cases) == 1:
-        return tuple(
-            v[0] for v in delong(np.asarray(cases)[:, None], np.asarray(controls)[:, None])
-        )
+        columns = (np.asarray(x)[:, None] for x in (cases, controls))
+        return tuple(value[0] for value in delong(*columns))
     (x, is_case, m), (y, is_control, n) = _sorted_columns(cases), _sorted_columns(controls)
     above, below = _twice_below(x, y) * is_case, _twice_below(y, x) * is_control
     auc = above.sum(1) / (2.0 * m * n).double()
-    return auc.numpy(), (
-        _variance_of_mean(above, is_case, m, n) + _variance_of_mean(below, is_control, n, m)
-    ).numpy()
+    variance = _variance_of_mean(above, is_case, m, n) + _variance_of_mean(below, is_control, n, m)
+    return auc.numpy(), variance.numpy()
 
 # %% ../../nbs/44_delphi_auc.ipynb #5c38109c
 def _log_hazard(model, hidden, batch, at):  # at: (person, position), each [n] -> [n k]
     "Log hazard per year of every code on the day of each position `at`."
     if not hasattr(model, 'hazards'):
         return model.log_hazard(hidden[at])
-    years = (
-        torch.zeros_like(batch.age[at]) if batch.clock is None else batch.clock[at] / DAYS_PER_YEAR
-    )
-    return model.hazards(hidden[at]).log_hazard(years)
+    clock = batch.age * 0 if batch.clock is None else batch.clock
+    return model.hazards(hidden[at]).log_hazard(clock[at] / DAYS_PER_YEAR)
 
 # %% ../../nbs/44_delphi_auc.ipynb #26af3046
 def _check_inputs(age, b, position, day):  # [b l]; [n] each
@@ -272,15 +255,9 @@ def _model_scores(model, cohort, rows, codes, objective, batch_size, inputs):
             batch = collate(cohort[who], objective, **inputs).to(device)
             position, day = (rows[x].to_numpy()[at] for x in ('position', 'day'))
             _check_inputs(batch.age.cpu().numpy(), b, position, day)
-            where = torch.from_numpy(b).to(device), torch.from_numpy(position).to(device)
-            yield (
-                at,
-                _log_hazard(model, model(batch), batch, where)[
-                    :, torch.from_numpy(codes).to(device)
-                ]
-                .cpu()
-                .numpy(),
-            )
+            where = tuple(torch.from_numpy(x).to(device) for x in (b, position))
+            found = _log_hazard(model, model(batch), batch, where)
+            yield at, found[:, torch.from_numpy(codes).to(device)].cpu().numpy()
 
 # %% ../../nbs/44_delphi_auc.ipynb #61f01b50
 def _function_scores(score, cohort, rows, codes, size=4096):
@@ -312,15 +289,8 @@ def position_scores(
     codes = np.arange(len(cohort.vocab)) if codes is None else np.asarray(codes)
     if not isinstance(model, nn.Module):
         return _function_scores(model, cohort, rows, codes)
-    return _model_scores(
-        model,
-        cohort,
-        rows,
-        codes,
-        objective,
-        batch_size,
-        dict(no_events=no_events, every=every, seed=seed),
-    )
+    inputs = dict(no_events=no_events, every=every, seed=seed)
+    return _model_scores(model, cohort, rows, codes, objective, batch_size, inputs)
 
 # %% ../../nbs/44_delphi_auc.ipynb #fefb572b
 def _scores(score_of, c, names):  # iterable of (rows, scores) -> cases [n], controls [m k]
@@ -330,10 +300,8 @@ def _scores(score_of, c, names):  # iterable of (rows, scores) -> cases [n], con
     for at, score in score_of:
         late = at >= n
         control[at[~late]], case[at[late] - n] = score[~late], score[late, column[at[late] - n]]
-    bad = np.flatnonzero(
-        (np.isnan(control) & c.never).any(0)
-        | (np.bincount(column[np.isnan(case)], minlength=len(c.codes)) > 0)
-    )
+    of_cases = np.bincount(column[np.isnan(case)], minlength=len(c.codes)) > 0
+    bad = np.flatnonzero((np.isnan(control) & c.never).any(0) | of_cases)
     if len(bad):
         raise ValueError(
             f'found scores that are NaN, for {names[c.codes[bad[0]]]!r} and {len(bad) - 1} more '
@@ -351,22 +319,17 @@ def _side_by_side(value, column, k):  # [n], [n] -> [m k], NaN where a column ha
     return out
 
 # %% ../../nbs/44_delphi_auc.ipynb #047f6e36
-def _cell(
-    case, column, control, free, least
-):  # scores [n], their columns, [m k], bool [m k] -> DataFrame
+def _cell(case, column, control, free, least):  # [n], [n], [m k], bool [m k]; all of one cell
     "AUC of every code that has enough cases and controls in one cell."
     cases, controls = np.bincount(column, minlength=free.shape[1]), free.sum(0)
     own = np.flatnonzero((cases >= least) & (controls >= least))
     place = np.full(len(cases), -1)
     place[own] = np.arange(len(own))
     mine = place[column] >= 0
-    auc, variance = delong(
-        _side_by_side(case[mine], place[column[mine]], len(own)),
-        np.where(free[:, own], control[:, own], np.nan),
-    )
-    return pd.DataFrame(
-        dict(code=own, cases=cases[own], controls=controls[own], auc=auc, variance=variance)
-    )
+    played = np.where(free[:, own], control[:, own], np.nan)
+    auc, variance = delong(_side_by_side(case[mine], place[column[mine]], len(own)), played)
+    counts = dict(code=own, cases=cases[own], controls=controls[own])
+    return pd.DataFrame(counts | dict(auc=auc, variance=variance))
 
 # %% ../../nbs/44_delphi_auc.ipynb #b72fd9bd
 def auc_by_cell(
@@ -381,20 +344,16 @@ def auc_by_cell(
     column, parts = np.searchsorted(c.codes, c.case.code.to_numpy()), []
     for (sex, bin), i in c.case.groupby(['sex', 'bin']).indices.items():
         j = np.flatnonzero((c.control.sex == sex) & (c.control.bin == bin))
-        parts.append(
-            _cell(case[i], column[i], control[j], free[j], least).assign(
-                sex=('female', 'male')[sex], bin=bin
-            )
-        )
+        found = _cell(case[i], column[i], control[j], free[j], least)
+        parts.append(found.assign(sex=('female', 'male')[sex], bin=bin))
     table = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
     if not len(table):
         raise ValueError(
             f'found no cell with {least} cases and {least} controls; expected more people, wider '
             'bins of age or smaller `least`'
         )
-    return table.assign(code=np.array(names)[c.codes[table.code]])[
-        ['code', 'sex', 'bin', 'cases', 'controls', 'auc', 'variance']
-    ]
+    columns = ['code', 'sex', 'bin', 'cases', 'controls', 'auc', 'variance']
+    return table.assign(code=np.array(names)[c.codes[table.code]])[columns]
 
 # %% ../../nbs/44_delphi_auc.ipynb #ddd37b9d
 def _objective_of(model, cohort, objective):
@@ -419,6 +378,21 @@ def _objective_of(model, cohort, objective):
         )
     return own
 
+# %% ../../nbs/44_delphi_auc.ipynb #eaceb1df
+def _in_sixteen_bits(log_hazard):  # per year
+    "Log hazards per day as the published program stores them."
+    return (log_hazard - np.log(DAYS_PER_YEAR)).astype(np.float16).astype(np.float32)
+
+# %% ../../nbs/44_delphi_auc.ipynb #5afb7c17
+def _scores_of(model, cohort, c, objective, batch_size, half, inputs):  # -> cases [n], [m k]
+    "Scores of a contest, in 16 bits where `half` is asked for."
+    both = pd.concat([c.control, c.case], ignore_index=True)
+    found = position_scores(
+        model, cohort, both, c.codes, objective, batch_size=batch_size, **inputs
+    )
+    scores = _scores(found, c, cohort.vocab.names)
+    return tuple(map(_in_sixteen_bits, scores)) if half else scores
+
 # %% ../../nbs/44_delphi_auc.ipynb #7bfa633d
 def delphi_auc(
     model,  # predicts at every position; or `score(people, day) -> [n k]` over the vocabulary
@@ -441,24 +415,13 @@ def delphi_auc(
     """Delphi's AUC of each code in each cell of sex and age, by the definition of its published
     code."""
     objective = _objective_of(model, cohort, objective)
-    _ = _check_cells(offset, bin_years, ages, least)
-    inputs, names = dict(no_events=no_events, every=every, seed=seed), cohort.vocab.names
+    _check_cells(offset, bin_years, ages, least)
+    inputs = dict(no_events=no_events, every=every, seed=seed)
     c = case_control(cohort, offset, bin_years, ages, min_cases, codes, objective, **inputs)
-    both = pd.concat([c.control, c.case], ignore_index=True)
-    case, control = _scores(
-        position_scores(model, cohort, both, c.codes, objective, batch_size=batch_size, **inputs),
-        c,
-        names,
-    )
-    if half:
-        case, control = (
-            (x - np.log(DAYS_PER_YEAR)).astype(np.float16).astype(np.float32)
-            for x in (case, control)
-        )
-    table = auc_by_cell(c, case, control, c.never, names, least)
-    table.attrs['left_out'] = (
-        int(cohort.vocab.of_kind('disease', 'death').sum()) if codes is None else len(c.codes)
-    ) - table.code.nunique()
+    scores = _scores_of(model, cohort, c, objective, batch_size, half, inputs)
+    table = auc_by_cell(c, *scores, c.never, cohort.vocab.names, least)
+    wanted = len(c.codes) if codes is not None else cohort.vocab.of_kind('disease', 'death').sum()
+    table.attrs['left_out'] = int(wanted) - table.code.nunique()
     return table
 
 # %% ../../nbs/44_delphi_auc.ipynb #06815b19
@@ -467,15 +430,8 @@ def summarise_delphi_auc(
     by='code',
 ) -> pd.DataFrame:  # code (or the columns `by`), auc, variance, cells, cases, controls
     "Mean over cells, each counted once, and its variance as if cells were independent."
-    groups = table.assign(one=1, unknown=table.variance.isna()).groupby(by, sort=False)
-    out = (
-        groups[['auc']]
-        .mean()
-        .join(groups[['variance', 'unknown', 'one', 'cases', 'controls']].sum())
-        .rename(columns={'one': 'cells'})
-    )
-    return (
-        out.assign(variance=(out.variance / out.cells**2).where(out.unknown == 0))
-        .drop(columns='unknown')
-        .reset_index()
-    )
+    groups = table.assign(cells=1, unknown=table.variance.isna()).groupby(by, sort=False)
+    sums = groups[['variance', 'cells', 'cases', 'controls', 'unknown']].sum()
+    variance = (sums.variance / sums.cells**2).where(sums.unknown == 0)
+    out = groups[['auc']].mean().join(sums.assign(variance=variance).drop(columns='unknown'))
+    return out.reset_index()

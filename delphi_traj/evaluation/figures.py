@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MARKS', 'NOT_PREDICTORS', 'COLOURS', 'MARKERS', 'style', 'glyph', 'marks_of', 'training_figure', 'auc_figure',
            'incidence_figure', 'study_figure', 'chapter_figure', 'calibration_figure', 'hazard_figure',
-           'futures_figure', 'reading_figure', 'matrices_figure', 'matrix_entries', 'embedding_plane',
+           'futures_figure', 'lanes_of', 'reading_figure', 'matrices_figure', 'matrix_entries', 'embedding_plane',
            'embedding_figure', 'save_figure']
 
 # %% ../../nbs/48_figures.ipynb #a3a06c78
@@ -22,7 +22,10 @@ from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
 
 from ..data.codes import write_whole
+from ..data.events import DAYS_PER_YEAR
 from .calibration import interval_lengths
+from .drawing import ENDED
+from .futures import Futures
 
 # %% ../../nbs/48_figures.ipynb #36c2966e
 # colour and marker of each predictor
@@ -45,18 +48,7 @@ def style():
     )
 
 # %% ../../nbs/48_figures.ipynb #85f8b1e8
-NOT_PREDICTORS = (
-    'code',
-    'cases',
-    'at_risk',
-    'censored',
-    'age',
-    'events',
-    'years',
-    'observed',
-    'low',
-    'high',
-)
+NOT_PREDICTORS = tuple('code cases at_risk censored age events years observed low high'.split())
 
 # %% ../../nbs/48_figures.ipynb #45ede139
 COLOURS = ('#0173b2', '#de8f05', '#029e73', '#cc78bc', '#d55e00', '#56b4e9', 'black')
@@ -169,10 +161,8 @@ def incidence_figure(
     _need(frame, ('age', 'observed', 'low', 'high'), 'incidence_figure')
     fig, (ax,) = _panels(1, 6, 2.8)
     seen = frame[frame.observed > 0]  # a logarithmic axis has no zero
-    lengths = [seen.observed - seen.low, seen.high - seen.observed]
-    ax.errorbar(
-        seen.age, seen.observed, lengths, fmt='_', color='C3', lw=1, label='observed,\n95% interval'
-    )
+    bars = dict(fmt='_', color='C3', lw=1, label='observed,\n95% interval')
+    ax.errorbar(seen.age, seen.observed, interval_lengths(seen), **bars)
     for n, colour, marker in _predictors(frame):
         ax.plot(frame.age, frame[n], color=colour, marker=marker, ms=3, label=n)
     ax.set_title(textwrap.fill(name, 60), fontsize=8)
@@ -231,16 +221,8 @@ def calibration_figure(table: pd.DataFrame) -> Figure:  # predicted, observed, l
     marks = marks_of(several.predictor.unique())
     for name, t in several.groupby('predictor', sort=False):
         (colour, marker), seen = marks[name], t[t.observed > 0]
-        ax.errorbar(
-            seen.predicted,
-            seen.observed,
-            interval_lengths(seen),
-            fmt=marker,
-            color=colour,
-            ms=4,
-            lw=1,
-            label=name,
-        )
+        look = dict(fmt=marker, color=colour, ms=4, lw=1, label=name)
+        ax.errorbar(seen.predicted, seen.observed, interval_lengths(seen), **look)
     _diagonal(ax, several)
     return fig
 
@@ -262,18 +244,9 @@ def hazard_figure(frame: pd.DataFrame) -> Figure:  # age (years), hazard (per ye
     fig, (ax,) = _panels(1, 5.5, 2.8)
     for i, (code, t) in enumerate(frame.groupby('code', sort=False)):
         colour = 'black' if code == 'Death' else COLOURS[i % 6]
-        (line,) = ax.plot(
-            t.age, t.hazard, color=colour, linestyle=('-', '--', ':', '-.')[i // 6 % 4]
-        )
-        ax.annotate(
-            code,
-            (t.age.iloc[-1], t.hazard.iloc[-1]),
-            (3, 0),
-            va='center',
-            fontsize=7,
-            textcoords='offset points',
-            color=line.get_color(),
-        )
+        ax.plot(t.age, t.hazard, color=colour, linestyle=('-', '--', ':', '-.')[i // 6 % 4])
+        end, text = (t.age.iloc[-1], t.hazard.iloc[-1]), dict(va='center', fontsize=7, color=colour)
+        ax.annotate(code, end, (3, 0), textcoords='offset points', **text)
     ax.set(yscale='log', xlabel='age, years', ylabel='hazard per year')
     return fig
 
@@ -305,15 +278,20 @@ def _dots(ax, events, lane, most):
     ax.plot(other.age, lane[other.draw].to_numpy(), '.', ms=3, color='.6', label='other')
     for i, code in enumerate(top):
         (colour, marker), t = glyph(i), events[events.code == code]
-        ax.plot(
-            t.age,
-            lane[t.draw].to_numpy(),
-            marker,
-            ms=3.5,
-            mew=0,
-            color=colour,
-            label=textwrap.fill(code, 28),
-        )
+        look = dict(ms=3.5, mew=0, color=colour, label=textwrap.fill(code, 28))
+        ax.plot(t.age, lane[t.draw].to_numpy(), marker, **look)
+
+# %% ../../nbs/48_figures.ipynb #7acb52e5
+def lanes_of(
+    futures: Futures,  # of one person
+) -> tuple:  # events: draw, age (years), code; ends: draw, age (years), how
+    "The two tables that `futures_figure` draws; a death is an end and no event."
+    events = futures.frame().assign(age=lambda t: t.age / DAYS_PER_YEAR)
+    last = events.groupby('draw').age.max().reindex(range(futures.n)).to_numpy()
+    how, horizon = np.array(ENDED)[futures.ended], futures.landmark[0] / DAYS_PER_YEAR
+    age = np.where(how == 'horizon', horizon + futures.years, last)
+    ends = pd.DataFrame({'draw': range(futures.n), 'age': age, 'how': how})
+    return events[futures.token != futures.past.vocab.death], ends
 
 # %% ../../nbs/48_figures.ipynb #26ebe77a
 def reading_figure(
@@ -359,28 +337,23 @@ def matrix_entries(
     **matrices,
 ) -> pd.DataFrame:  # name = [r c] array or tensor -> matrix, row, column, value
     "The tidy form of some matrices."
-    parts = [
-        pd.DataFrame(np.asarray(m))
-        .rename_axis('row')
-        .reset_index()
-        .melt('row', var_name='column')
-        .assign(matrix=n)
-        for n, m in matrices.items()
-    ]
+    parts = []
+    for name, matrix in matrices.items():
+        wide = pd.DataFrame(np.asarray(matrix)).rename_axis('row').reset_index()
+        parts.append(wide.melt('row', var_name='column').assign(matrix=name))
     return pd.concat(parts, ignore_index=True)
 
 # %% ../../nbs/48_figures.ipynb #9191dbeb
 def embedding_plane(
     embedding,  # [k d], a row a code
-    names,
-    groups,
-) -> (
-    pd.DataFrame
-):  # [k] each -> code, group, x, y; and the share of variance of both axes in `attrs`
-    "Principal plane of embeddings of unit length."
+    names,  # [k]
+    groups,  # [k]
+) -> pd.DataFrame:  # code, group, x, y
+    "Principal plane of embeddings of unit length; `attrs` has each axis' share of the variance."
     rows = np.asarray(embedding, dtype=np.float64)
-    plane = PCA(2, svd_solver='full').fit(rows / np.linalg.norm(rows, axis=1, keepdims=True))
-    x, y = plane.transform(rows / np.linalg.norm(rows, axis=1, keepdims=True)).T
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    plane = PCA(2, svd_solver='full').fit(unit)
+    x, y = plane.transform(unit).T
     frame = pd.DataFrame(dict(code=list(names), group=list(groups), x=x, y=y))
     frame.attrs['variance'] = tuple(plane.explained_variance_ratio_)
     return frame

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from ..data.events import DAYS_PER_YEAR, MAX_AGE, Cohort
-from ..data.landmarks import landmark_days
+from ..data.landmarks import codes_had, landmark_days
 from ..data.simulator import World, gompertz_cumulative, gompertz_draw
-from .futures import Futures, futures_of_steps, rows_asked, streams, uniforms
-from .risk import checked_landmarks, codes_had
+from .drawing import streams, uniforms
+from .futures import Futures, Plan
+from .risk import checked_landmarks
 
 # %% ../../nbs/42_oracle.ipynb #bf96ddd5
 def oracle_log_hazard(
@@ -113,8 +114,13 @@ def oracle_risk(
 
 # %% ../../nbs/42_oracle.ipynb #0ae05e16
 def _jump(
-    world, u, age, sex, had, ties
-):  # uniform [b 2k], years [b], [b], bool [b k] -> years [b], codes bool [b k]
+    world: World,
+    u,  # uniform, [b 2k]
+    age,  # years, [b]
+    sex,  # 0 female, 1 male, [b]
+    had,  # bool [b k]
+    ties: bool,
+):  # -> years [b], codes bool [b k]
     """Next age at which something happens, and what; with `ties` False one code at a time, at the
     same hazards."""
     k, own = had.shape[1], world.own_log_hazard(sex, had)
@@ -123,13 +129,14 @@ def _jump(
     crowd = np.log1p(can @ world.together.T) if not ties else 0
     with np.errstate(over='ignore', divide='ignore'):
         when = gompertz_draw(own + crowd, world.slope, age[:, None], -np.log(u[:, :k]))
-    cause = np.where(np.isfinite(own), when, np.inf).argmin(1)
+    when = np.where(np.isfinite(own), when, np.inf)
+    cause = when.argmin(1)
     first, brought = np.eye(k, dtype=bool)[cause], world.together[cause] * can
     if ties:
-        return when.min(1, where=np.isfinite(own), initial=np.inf), first | (u[:, k:] < brought)
+        return when.min(1), first | (u[:, k:] < brought)
     share = (first + brought).cumsum(1)
     one = (share > (u[:, k] * share[:, -1])[:, None]).argmax(1)
-    return when.min(1, where=np.isfinite(own), initial=np.inf), np.eye(k, dtype=bool)[one]
+    return when.min(1), np.eye(k, dtype=bool)[one]
 
 # %% ../../nbs/42_oracle.ipynb #2580c257
 def _oracle_steps(
@@ -161,34 +168,26 @@ def _check_world(world, cohort):
 def oracle_futures(
     world: World,
     cohort: Cohort,
-    landmark,
-    years: float,
-    n=1,
-    seed=0,  # as in `sample_futures`
+    landmark,  # days of age, one number or one per person
+    years: float,  # horizon
+    n=1,  # futures of each person
+    seed=0,
     ties=True,  # False: one code at a time with the same hazards, as a model draws
 ) -> Futures:
     "Futures drawn from the true hazards of a simulated cohort."
-    landmark = checked_landmarks(cohort, landmark, years)
     _check_world(world, cohort)
-    if n < 1:
-        raise ValueError(f'found n={n}; expected at least one future')
-    columns = np.flatnonzero(cohort.vocab.of_kind('disease', 'death'))
-    row = rows_asked(cohort, landmark, n, MAX_AGE)
-    who = row // n
-    key = streams(
-        *(
-            torch.from_numpy(x)
-            for x in (cohort.subjects.subject_id.to_numpy(dtype=np.int64)[row // n], row % n)
-        ),
-        seed,
-    )
+    landmark = checked_landmarks(cohort, landmark, years)
+    plan = Plan(cohort, landmark, years, n, seed, MAX_AGE)
+    row, columns = plan.rows, np.flatnonzero(cohort.vocab.of_kind('disease', 'death'))
+    who, draw = row // n, torch.from_numpy(row % n)
+    subject_id = cohort.subjects.subject_id.to_numpy(dtype=np.int64)
+    key = streams(torch.from_numpy(subject_id[who]), draw, seed)
     age, had = landmark[who] / DAYS_PER_YEAR, codes_had(cohort, landmark)[who][:, columns]
-    steps = _oracle_steps(
-        world, key, age, cohort.subjects.sex.cat.codes.to_numpy()[who], had, age + years, ties
-    )
-    found = [(row[r], columns[c], day) for r, c, day in steps]
+    sex = cohort.subjects.sex.cat.codes.to_numpy()[who]
+    jumps = _oracle_steps(world, key, age, sex, had, age + years, ties)
+    steps = [(row[r], columns[c], day) for r, c, day in jumps]
     ended = np.full(len(cohort) * n, 3, np.int8)
     ended[row] = 1
-    for r, c, _ in found:
+    for r, c, _ in steps:
         ended[r[c == cohort.vocab.death]] = 0
-    return futures_of_steps(cohort, landmark, years, n, False, MAX_AGE, found, ended)
+    return Futures.from_steps(plan, steps, ended)

@@ -152,10 +152,8 @@ def _judge(risk, time, years, codes, person, stratum, n_boot, seed, min_cases, m
         yield k, f, _measured(f, measures)
 
 # %% ../../nbs/46_performance.ipynb #e93b269e
-def _measured(
-    f, measures
-):  # -> {measure: [r]}; `ici_null` too where `ici` is asked for, for its interval
-    "Measures of one forecast; the smooth curve is fitted once."
+def _measured(f, measures):  # -> {measure: [r]}
+    "Measures of one forecast; the curve is fitted once, and `ici_null` is there for each `ici`."
     smooth = {m for m in ('ici', 'ici_null') if m in measures or 'ici' in measures}
     curve = smooth_observed(f) if smooth else None
     found = {m: MEASURES[m](f) for m in measures if m not in smooth}
@@ -189,6 +187,13 @@ def _reason(f, measure, value):
         return 'no replicates'
     return 'no finite answer for these predictions'
 
+# %% ../../nbs/46_performance.ipynb #d7faa0dd
+def _row(code, f, measure, value):  # value, low, high
+    "One row of a report: who the number is about, the number, and why there is none."
+    unknown = int(((f.cause == 0) & (f.days < days_of_years(f.years))).sum())
+    counts = len(f.risk), int(f.event.sum()), int(f.dead.sum()), unknown
+    return code, *counts, measure, *value, _reason(f, measure, value[0])
+
 # %% ../../nbs/46_performance.ipynb #a03d26af
 def risk_report(
     risk,  # [n k], of each code within `years`, death competing
@@ -206,26 +211,10 @@ def risk_report(
     """Measures of every code with enough cases, with 95% intervals; `attrs['left_out']` counts the
     others."""
     rows, wanted = [], int(time.at_risk.any(0).sum()) if codes is None else len(codes)
-    for k, f, found in _judge(
-        risk, time, years, codes, person, stratum, n_boot, seed, min_cases, measures
-    ):
-        unknown = int(((f.cause == 0) & (f.days < days_of_years(years))).sum())
-        first = k, len(f.risk), int(f.event.sum()), int(f.dead.sum()), unknown
-        for m in measures:
-            value = _interval_of(m, found)
-            rows.append((*first, m, *value, _reason(f, m, value[0])))
-    columns = [
-        'code',
-        'people',
-        'cases',
-        'deaths',
-        'unknown',
-        'measure',
-        'value',
-        'low',
-        'high',
-        'reason',
-    ]
+    asked = codes, person, stratum, n_boot, seed, min_cases, measures
+    for k, f, found in _judge(risk, time, years, *asked):
+        rows += [_row(k, f, m, _interval_of(m, found)) for m in measures]
+    columns = 'code people cases deaths unknown measure value low high reason'.split()
     table = pd.DataFrame(rows, columns=columns)
     table.attrs['left_out'] = wanted - table.code.nunique()
     return table
@@ -245,8 +234,7 @@ def chapter_report(
     min_cases=10,
     measures=tuple(MEASURES),  # as in `risk_report`
 ) -> pd.DataFrame:  # chapter, codes, cases, measure, value, low, high
-    """Measures by chapter: observed over expected from summed events, the others as means over
-    codes."""
+    "Measures by chapter: observed over expected from summed events, the others means over codes."
     chapter, found = np.asarray(chapter, dtype=object), {}
     if chapter.shape != time.days.shape[1:]:
         raise ValueError(
@@ -254,15 +242,13 @@ def chapter_report(
         )
     codes = np.flatnonzero(time.at_risk.any(0)) if codes is None else codes
     codes = [k for k in codes if chapter[k]]
-    for k, f, m in _judge(
-        risk, time, years, codes, person, stratum, n_boot, seed, min_cases, measures
-    ):
+    asked = codes, person, stratum, n_boot, seed, min_cases, measures
+    for k, f, m in _judge(risk, time, years, *asked):
         counts = f.event.sum(), (f.weight * f.event) @ f.draws, f.risk @ f.draws
         found.setdefault(chapter[k], []).append((*counts, m))
     rows = [_chapter(c, parts, m) for c, parts in found.items() for m in measures]
-    return pd.DataFrame(
-        rows, columns=['chapter', 'codes', 'cases', 'measure', 'value', 'low', 'high']
-    )
+    columns = 'chapter codes cases measure value low high'.split()
+    return pd.DataFrame(rows, columns=columns)
 
 # %% ../../nbs/46_performance.ipynb #811917af
 def _chapter(name, parts, measure):

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from ..data.batches import Batch
 from ..data.codes import Vocab
-from ..layers import unimixing  # noqa: F401 (enters its three stages in MIXERS)
 from ..layers.attention import CausalSelfAttention, causal_mask, delphi_tie_mask
 from ..layers.clock import AgeEncoding, GaussianRBF, RelativeTimeBias, TimeRoPE
-from ..layers.mixers import MIXERS, make_stage
+from ..layers.stages import MIXERS, make_stage
 from .heads import ExponentialHead, Hazards
 from .sequence import Memory, SequenceModel, require_that, require_whole
 

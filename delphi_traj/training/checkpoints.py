@@ -37,7 +37,7 @@ from delphi_traj.training.files import (
     replaced_whole,
     sha256,
     sync,
-    write_whole,
+    write_durably,
 )
 from .people import SeenPeople
 from .states import STATE_FILES, load_training_state, save_training_state
@@ -136,13 +136,13 @@ def _write_checkpoint(folder, model, vocab, people, training):
         **{name: _as_tensor(value) for name, value in _fingerprint(model.config).items()},
     }
     data = safetensors.torch.save(tensors)
-    write_whole(folder / 'model.safetensors', data)
+    write_durably(folder / 'model.safetensors', data)
     stored = dict(train_config(model, vocab, **training), model_sha256=sha256(data))
     if people is not None:
         marks = safetensors.torch.save({'marks': torch.from_numpy(people.marks)})
-        write_whole(folder / _PEOPLE, marks)
+        write_durably(folder / _PEOPLE, marks)
         stored |= dict(people_salt=people.salt, people_sha256=sha256(marks))
-    write_whole(folder / 'train_config.json', json_bytes('training', stored))
+    write_durably(folder / 'train_config.json', json_bytes('training', stored))
     vocab.save(folder / 'vocab.csv')
     sync(folder / 'vocab.csv')
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from ..data.interactions import Interactions
 from ..layers.unimixing import BlockMixing, linear_temperature, set_temperature
-from .loop import make_accelerator
+from .devices import make_accelerator
 
 # %% ../../nbs/32_ranker_training.ipynb #965f815a
 @dataclass(frozen=True)

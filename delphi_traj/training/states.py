@@ -21,7 +21,7 @@ from delphi_traj.training.files import (
     read_tensors,
     refuse,
     sha256,
-    write_whole,
+    write_durably,
 )
 
 # %% ../../nbs/29_states.ipynb #30431595
@@ -107,8 +107,8 @@ def save_training_state(
         model_sha256=_weights_sha256(path),
         state=tree,
     )
-    write_whole(path / 'training_state.safetensors', data)
-    write_whole(path / 'training_state.json', json_bytes('state', about))
+    write_durably(path / 'training_state.safetensors', data)
+    write_durably(path / 'training_state.json', json_bytes('state', about))
     return path
 
 # %% ../../nbs/29_states.ipynb #5fa711d9
