@@ -439,8 +439,8 @@ MUTATIONS = {
     ),
     ('export', 'the landmark is the last event'): (
         EXPORT,
-        'batch.age.gather(1, last[:, None]) if batch.query_age is None else batch.query_age',
-        'batch.age.gather(1, last[:, None])',
+        'query = landmark_age(batch)',
+        'query = batch.age.gather(1, last[:, None])',
         'export::test_function_is_what_evaluation_uses[all_future exponential]',
     ),
     ('export', 'the hash is compared with itself'): (

@@ -21,13 +21,14 @@ import torch
 from fastcore.basics import patch
 from torch import nn
 
-from ..data.batches import Batch
+from ..data.batches import AllFutureBatch, Batch
 from ..data.codes import Vocab, write_whole
 from ..data.refusals import CohortError
 from .assessment import some_of
 from .risk import landmark_inputs
 from ..layers.unimixing import BlockMixing, bake
 from ..models.heads import Hazards, at_risk
+from ..models.sequence import landmark_age
 from ..training.checkpoints import Checkpoint
 from ..training.files import CheckpointError
 
@@ -52,7 +53,7 @@ class LandmarkProgram(nn.Module):
 def forward(
     self: LandmarkProgram, token, age, sex, valid, had, clock, query_age
 ):  # see `INPUTS` -> log b [b k], log a [b k], bool [b k]
-    batch = Batch(token, age, sex, valid, had=had, query_age=query_age)
+    batch = Batch(token, age, sex, valid, had=had).asked_at(query_age)
     hidden = self.model(batch)
     at = (torch.arange(token.shape[0], device=token.device), valid.sum(1) - 1)
     looks = hidden.ndim == 2  # from a landmark
@@ -79,12 +80,12 @@ def program_inputs(
             'at the landmark'
         )
     had = torch.zeros(rows, n_code, dtype=torch.bool) if batch.had is None else batch.had
-    if batch.future_open is not None:
+    if isinstance(batch, AllFutureBatch):
         had = had | ~batch.future_open
     clock = (
         torch.zeros(rows) if batch.clock is None else batch.clock[torch.arange(rows), last] / 365.25
     )
-    query = batch.age.gather(1, last[:, None]) if batch.query_age is None else batch.query_age
+    query = landmark_age(batch)
     wide = (
         (lambda x: x)
         if batch.token.shape[1] > 1

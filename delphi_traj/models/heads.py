@@ -17,7 +17,7 @@ from fastcore.basics import patch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..data.batches import Batch
+from ..data.batches import AllFutureBatch, Batch, CompetingBatch, DelphiBatch
 from ..data.events import Cohort
 from ..layers.clock import DAYS_PER_YEAR
 
@@ -150,7 +150,7 @@ def _constant_terms(
 # %% ../../nbs/20_heads.ipynb #3034614c
 def competing_loss(
     hazard,  # log hazard per year [b l k], or `Hazards`
-    batch: Batch,  # with reader, counted, exposure; and clock where hazards are not constant
+    batch: CompetingBatch,  # with a clock where hazards are not constant
     cause: Tensor,  # bool [k]: diseases and death
     first_occurrence=True,
 ) -> Loss:
@@ -186,7 +186,7 @@ def marginal_log_rates(
     return np.where(vocab.of_kind('disease', 'death'), rate, 0.0)
 
 # %% ../../nbs/20_heads.ipynb #8e9bfb09
-def last_untied(batch: Batch) -> Tensor:  # int64 [b l]
+def last_untied(batch: DelphiBatch) -> Tensor:  # int64 [b l]
     """Position whose waiting time a target takes: l itself, or the last one of an earlier day if
     the target is on l's day."""
     age, l = batch.age, batch.age.shape[1]
@@ -199,7 +199,7 @@ def last_untied(batch: Batch) -> Tensor:  # int64 [b l]
 # %% ../../nbs/20_heads.ipynb #6e8af27b
 def delphi_loss(
     log_rate: Tensor,  # per day, [b l k]
-    batch: Batch,  # with target, target_age
+    batch: DelphiBatch,
     ignored: Tensor,  # bool [k]: padding, sex, lifestyle
     t_min=0.1,  # days
     no_event=None,
@@ -408,7 +408,7 @@ def hazards_of(output) -> Hazards:  # what a head returned
 # %% ../../nbs/20_heads.ipynb #93c00715
 @patch
 def competing_terms(
-    self: Hazards, batch: Batch, risk: Tensor
+    self: Hazards, batch: CompetingBatch, risk: Tensor
 ):  # bool [b l k] -> paid, log hazards [b l]
     "Sum of cumulative hazards on the clock, and the log hazard of every token at its reader."
     if self.log_shape is None:
@@ -427,7 +427,7 @@ def competing_terms(
 # %% ../../nbs/20_heads.ipynb #0b4957af
 def all_future_loss(
     hazard,  # log hazard per year or `Hazards`, [b k] or [b 1 k]
-    batch: Batch,  # with future_open, future_struck, future_years, weight
+    batch: AllFutureBatch,
 ) -> Loss:
     """Sum over people and open causes of cumulative hazards, minus log hazards of the struck ones,
     per event."""
