@@ -9,6 +9,9 @@ import logging
 import os
 import re
 import shutil
+from configparser import ConfigParser
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,16 +20,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from delphi_traj import __main__ as door
 from delphi_traj import commands
-from delphi_traj.commands import (
-    as_people,
-    delphi_convert,
-    delphi_evaluate,
-    delphi_export,
-    delphi_sample,
-    matching_cohort,
-)
-from delphi_traj.data.codes import make_vocab
+from delphi_traj.commands import delphi_convert, delphi_evaluate, delphi_export, delphi_sample
+from delphi_traj.data.codes import Vocab, make_vocab
 from delphi_traj.data.events import Cohort
 from delphi_traj.data.formats import read_cohort, write_cohort
 from delphi_traj.data.landmarks import known_at
@@ -35,8 +32,10 @@ from delphi_traj.evaluation.assessment import Assessment, Settings, rows_of
 from delphi_traj.evaluation.baseline import AgeSexBaseline
 from delphi_traj.evaluation.comparison import evaluate
 from delphi_traj.evaluation.drawing import ENDED
-from delphi_traj.evaluation.export import load_program
+from delphi_traj.evaluation.export import load_program, program_gap
 from delphi_traj.evaluation.futures import Futures, sample_futures
+from delphi_traj.evaluation.matching import matching_cohort
+from delphi_traj.evaluation.sampled_people import as_people
 from delphi_traj.models.delphi import DelphiConfig
 from delphi_traj.models.heads import marginal_log_rates, set_base_rate
 from delphi_traj.training.architectures import build_model
@@ -203,6 +202,30 @@ def test_only_the_first_process_speaks(monkeypatch, capsys):
     monkeypatch.setenv('RANK', '1')
     spells('x')
     assert capsys.readouterr().out == 'no_birth=None base_rate=False\n'
+
+
+def test_a_module_with_one_door(capsys):
+    "python -m delphi_traj: the commands that are installed, and one of them by its name."
+    facts = ConfigParser(delimiters=['='])
+    facts.read(Path(__file__).parents[1] / 'settings.ini', encoding='utf8')
+    installed = dict(x.split('=') for x in facts['DEFAULT']['console_scripts'].split())
+    assert installed == {f.__name__: f'delphi_traj.commands:{f.__name__}' for f in door.COMMANDS}
+    door.main(['--help'])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[: len(installed)]] == list(installed)
+    assert said_on_stderr(door.main, ['train']) == said_on_stderr(door.main, ['delphi_train'])
+    status, line = said_on_stderr(door.main, ['fly'])
+    assert status == 2 and line.count('\n') == 1 and 'delphi_train' in line
+
+
+def test_a_list_that_goes_on_is_another_list(place, tmp_path):
+    "Where one list of codes begins the other, nothing differs until it ends."
+    people = simulate(40, 5)
+    v = people.vocab
+    longer = Vocab((*v.names, 'Zoster'), (*v.kinds, 'disease'))
+    replace(people, vocab=longer).write_frame(tmp_path / 'longer')
+    line = refused(delphi_evaluate, place / 'model', tmp_path / 'longer', '--device', 'cpu')
+    assert 'the shorter list begins the longer one' in line
 
 
 # delphi_evaluate
@@ -669,13 +692,12 @@ def test_an_export_answers_as_the_model(place, tmp_path):
     gap = float(said.split('people of ')[1].split(': ')[1].split(' in')[0])
     program, stored = load_program(tmp_path / 'program'), load_checkpoint(place / 'model')
     assert (
-        gap
-        == pytest.approx(commands.program_gap(program, stored.model, simulate(120, 5)), abs=1e-6)
+        gap == pytest.approx(program_gap(program, stored.model, simulate(120, 5)), abs=1e-6)
         and gap < 1e-5
     )
     with torch.no_grad():
         stored.model.token_embedding.weight.add_(0.01)
-    assert commands.program_gap(program, stored.model, simulate(120, 5)) > 1e-4
+    assert program_gap(program, stored.model, simulate(120, 5)) > 1e-4
 
 
 WRONG = {
@@ -748,9 +770,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_computed(
     place, tmp_path, monkeypatch, command
 ):
     (tmp_path / 'file').write_text('mine')
-    monkeypatch.setattr(
-        'delphi_traj.commands.matching_cohort', lambda *a: pytest.fail('the people were read')
-    )
+    monkeypatch.setattr(commands, 'matching_cohort', lambda *a: pytest.fail('the people were read'))
     assert 'found a file at' in refused(
         command,
         place / 'model',

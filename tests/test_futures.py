@@ -143,7 +143,7 @@ def test_exponential_risk_is_its_integral():
     for k in (0, 1):
         r = h.log_scale.exp()[0, k].item()
         assert got[k] == pytest.approx(
-            integrate.quad(lambda t: r * np.exp(-(r + 0.02) * t), 0, 10)[0], abs=1e-12
+            integrate.quad(lambda t, r: r * np.exp(-(r + 0.02) * t), 0, 10, (r,))[0], abs=1e-12
         )
     assert got[0] == pytest.approx(0.582, abs=5e-4) and got[2] == pytest.approx(
         1 - np.exp(-0.2), abs=1e-12
@@ -169,22 +169,14 @@ def test_weibull_risk_is_its_integral(shapes, begin):
     def H(k, t):
         return b[k] * ((begin + t) ** a[k] - begin ** a[k])
 
+    def density(v, k):  # t = 10 v^8 tames the pole at 0
+        t = begin + 10 * v**8
+        rivals = sum(H(j, 10 * v**8) for j in {k, 2})
+        return 80 * v**7 * b[k] * a[k] * t ** (a[k] - 1) * np.exp(-rivals)
+
     for k in range(3):
-        both = (k, 2) if k != 2 else (2,)
-
-        def density(v):
-            return (
-                80
-                * v**7
-                * b[k]
-                * a[k]
-                * (begin + 10 * v**8) ** (a[k] - 1)
-                * np.exp(-sum(H(j, 10 * v**8) for j in both))
-            )  # t = 10 v^8 tames the pole at 0
-
-        assert got[k] == pytest.approx(
-            integrate.quad(density, 0, 1, limit=400, epsabs=1e-10)[0], abs=1e-5
-        )
+        exact = integrate.quad(density, 0, 1, (k,), limit=400, epsabs=1e-10)[0]
+        assert got[k] == pytest.approx(exact, abs=1e-5)
 
 
 def test_next_event_is_not_risk():
@@ -1034,6 +1026,24 @@ def test_oracle_futures_are_lives():
         oracle_futures(WORLD, person(sex='unknown', vocab=PEOPLE.vocab), 20_000, 10)
     with pytest.raises(ValueError, match='45 causes'):
         oracle_futures(WORLD, person(), 20_000, 10)
+
+
+def test_every_future_ends():
+    """At its death, at the horizon, or at its last event where it was cut short; who has none is
+    left out."""
+    ends = FUTURES.ends()
+    assert len(ends) == len(FUTURES) and set(ends.how) == {'death', 'horizon'}
+    until = np.repeat(ENTRY + 8 * YEAR, FUTURES.n)
+    died = (ends.how == 'death').to_numpy()
+    np.testing.assert_array_equal(ends.age[~died], until[~died])
+    np.testing.assert_array_equal(ends.age[died], FUTURES.age[FUTURES.token == PEOPLE.vocab.death])
+    model = redraw(build('delphi', 'competing'), rate=1.0)
+    model.head.log_base_rate.data[VOCAB.death] = -30.0
+    cut = sample_futures(model, person(), 20_000, 100, n=2, budget=3)
+    assert cut.ends().how.tolist() == ['budget'] * 2
+    assert cut.ends().age.tolist() == cut.age.reshape(2, 3).max(1).tolist()
+    gone = oracle_futures(WORLD, PEOPLE[:3], ENTRY[:3] - [0, 9999, 0], 8, n=2)
+    assert gone.ends().subject_id.tolist() == [1, 1, 3, 3]
 
 
 def test_a_future_is_written_as_long_as_it_was_drawn():

@@ -14,7 +14,6 @@ MODULES = (
     'performance',
 )
 RSK, FUT, ORC, AUC, CAL, MET, CMP, PER = (f'evaluation/{name}.py' for name in MODULES)
-COM = 'commands.py'
 # (subject, what is broken): (module, text that stands in it exactly once, text in its place, test
 # that must fail)
 MUTATIONS = {
@@ -47,6 +46,24 @@ MUTATIONS = {
         'came & self.disease[token]',
         'came | self.disease[token]',
         'futures::test_weibull_waiting_time_through_no_event_tokens',
+    ),
+    ('futures', 'those that were cut short end at the horizon'): (
+        FUT,
+        'np.where(self.ended == 1, begin',
+        'np.where(self.ended != 0, begin',
+        'futures::test_every_future_ends',
+    ),
+    ('landmarks', 'what came on the day is still to come'): (
+        'data/landmarks.py',
+        'later = wait > 0',
+        'later = wait >= 0',
+        'landmarks::test_past_and_future_by_loops',
+    ),
+    ('landmarks', 'what came on the day is not yet had'): (
+        'data/landmarks.py',
+        'known = cohort.age <= np.asarray(landmark)',
+        'known = cohort.age < np.asarray(landmark)',
+        'landmarks::test_past_and_future_by_loops',
     ),
     ("Delphi's AUC", 'a reading on the day of the event'): (
         AUC,
@@ -157,19 +174,19 @@ MUTATIONS = {
         'metrics::test_a_disease_that_is_brought_along_acts_on_the_others',
     ),
     ('commands', 'people with other codes are let in'): (
-        COM,
+        'evaluation/matching.py',
         'if cohort.vocab.fingerprint == wanted.fingerprint: return cohort',
         'return cohort',
         'commands::test_all_refuse_other_codes',
     ),
     ('commands', 'expect is not handed on'): (
-        COM,
+        'evaluation/matching.py',
         'load_checkpoint(checkpoint, expect,',
         'load_checkpoint(checkpoint, None,',
         'commands::test_all_refuse_the_same',
     ),
     ('commands', 'days of sampled codes are rounded up'): (
-        COM,
+        'evaluation/sampled_people.py',
         'np.floor(futures.age).astype(np.int64)',
         'np.ceil(futures.age).astype(np.int64)',
         'commands::test_futures_as_people',

@@ -89,6 +89,21 @@ class Vocab:
             raise CohortError(f'unknown code {name!r}; {near}')
         return self.ids[name]
 
+# %% ../../nbs/00_codes.ipynb #53e08465
+def make_vocab(
+    diseases,  # names of the diseases, in the order of their ids
+    lifestyle=(),
+    death='Death',  # `death=None` leaves death out
+    first_occurrence=True,
+) -> Vocab:
+    """A vocabulary of padding, no event, the two sexes, `lifestyle`, `diseases` and `death`, in
+    that order."""
+    dead = [] if death is None else [death]
+    names = ['Padding', 'No event', 'Female', 'Male', *lifestyle, *diseases, *dead]
+    kinds = ['padding', 'no_event', 'sex', 'sex', *len(lifestyle) * ['lifestyle']]
+    kinds += len(diseases) * ['disease'] + len(dead) * ['death']
+    return Vocab(names, kinds, first_occurrence)
+
 # %% ../../nbs/00_codes.ipynb #1a3aa3cf
 @patch(as_prop=True)
 def kind_id(self: Vocab) -> np.ndarray:  # uint8, [k]
@@ -117,10 +132,8 @@ def no_event(self: Vocab):
 @patch(as_prop=True)
 def fingerprint(self: Vocab) -> str:
     "Sixteen hex digits that change with any name, kind, order or the occurrence rule."
-    text = (
-        '\n'.join(f'{n}\t{k}' for n, k in zip(self.names, self.kinds, strict=True))
-        + f'\n{self.first_occurrence}'
-    )
+    pairs = zip(self.names, self.kinds, strict=True)
+    text = '\n'.join(f'{n}\t{k}' for n, k in pairs) + f'\n{self.first_occurrence}'
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 # %% ../../nbs/00_codes.ipynb #3f908230
@@ -151,25 +164,6 @@ def require(self: Vocab, found: "Vocab"):
         f'{self} {self.fingerprint}; {found.difference(self)}. Read them with the '
         'vocabulary of the checkpoint: load_cohort(path, vocab=load_checkpoint(...).vocab)'
     )
-
-# %% ../../nbs/00_codes.ipynb #53e08465
-def make_vocab(
-    diseases,  # names of the diseases, in the order of their ids
-    lifestyle=(),
-    death='Death',  # `death=None` leaves death out
-    first_occurrence=True,
-) -> Vocab:
-    """A vocabulary of padding, no event, the two sexes, `lifestyle`, `diseases` and `death`, in
-    that order."""
-    names = ['Padding', 'No event', 'Female', 'Male', *lifestyle, *diseases] + [death] * (
-        death is not None
-    )
-    kinds = (
-        ['padding', 'no_event', 'sex', 'sex']
-        + ['lifestyle'] * len(lifestyle)
-        + ['disease'] * len(diseases)
-    )
-    return Vocab(names, kinds + ['death'] * (death is not None), first_occurrence)
 
 # %% ../../nbs/00_codes.ipynb #db1dc812
 def write_whole(path, data):

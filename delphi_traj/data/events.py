@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from fastcore.basics import patch
 
-from .codes import LIFE, Vocab, make_vocab
+from .codes import LIFE, Vocab, make_vocab, write_whole
 from delphi_traj.data.refusals import (
     CohortError,
     Counted,
@@ -375,12 +375,27 @@ def from_rows(
 def example_life() -> Cohort:
     """The running example: one made-up woman, her sex and seven codes, observed from age 40 to her
     death at 71.9."""
-    days = [int(a * 365.25) for a, _ in LIFE]
+    days = [int(a * DAYS_PER_YEAR) for a, _ in LIFE]
     vocab = make_vocab([c for _, c in LIFE[1:-1]])
-    window = pd.DataFrame({'subject_id': [1], 'start': [int(40 * 365.25)], 'end': [days[-1]]})
+    window = pd.DataFrame(
+        {'subject_id': [1], 'start': [int(40 * DAYS_PER_YEAR)], 'end': [days[-1]]}
+    )
     return Cohort.from_rows(
         vocab, [1] * len(LIFE), days, [vocab.id(c) for _, c in LIFE], window, 'example'
     )
+
+# %% ../../nbs/00_events.ipynb #76a8e770
+@patch
+def write_frame(self: Cohort, folder) -> Path:
+    "Write events.csv, subjects.csv and vocab.csv into `folder`."
+    folder = Path(folder)
+    write_whole(folder / 'events.csv', self.frame().to_csv(index=False, lineterminator='\n'))
+    write_whole(
+        folder / 'subjects.csv',
+        self.subjects.drop(columns='died').to_csv(index=False, lineterminator='\n'),
+    )
+    self.vocab.save(folder / 'vocab.csv')
+    return folder
 
 # %% ../../nbs/00_events.ipynb #65b71540
 @patch

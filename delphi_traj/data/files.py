@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fastcore.basics import patch
 
 from .codes import Vocab, make_vocab, write_whole
 from .events import Cohort, days_of_years
@@ -46,12 +45,8 @@ def read_delphi_labels(path) -> Vocab:
             raise CohortError(
                 f'{path}, line {i % len(names)} (from 0): found {names[i]!r}; expected {expected!r}'
             )
-    kinds = (
-        ['padding', 'no_event', 'sex', 'sex']
-        + ['lifestyle'] * 9
-        + ['disease'] * (len(names) - 14)
-        + ['death']
-    )
+    kinds = ['padding', 'no_event', 'sex', 'sex', *9 * ['lifestyle']]
+    kinds += ['disease'] * (len(names) - 14) + ['death']
     return Vocab([n.strip() for n in names], kinds)
 
 # %% ../../nbs/01_files.ipynb #258381ea
@@ -93,8 +88,9 @@ def _check_sorted(path, subject, age):
 def read_delphi(
     path,
     labels=None,  # labels.csv; by default the one beside `path`
+    # subject_id with any of sex, start, end (days of age); people without rows stay in
     subjects: pd.DataFrame = None,
-) -> Cohort:  # subject_id with any of sex, start, end (days of age); people without rows stay in
+) -> Cohort:
     "Read a Delphi `.bin` file; raises `CohortError` with file, row and subject."
     path = Path(path)
     vocab = read_delphi_labels(labels or path.parent / 'labels.csv')
@@ -130,23 +126,13 @@ def write_delphi(cohort: Cohort, path) -> Path:
 # %% ../../nbs/01_files.ipynb #6f8fe483
 def holds_delphi(vocab) -> bool:
     "True where a labels.csv can hold the vocabulary: read back, it is the same."
-    fixed = ('padding', 'no_event', 'sex', 'sex') + 9 * ('lifestyle',)
     n = vocab.kinds.count('disease')
-    special = [vocab.names[i].lower() for i in (0, 1, 2, 3, -1)] == [
-        'padding',
-        'no event',
-        'female',
-        'male',
-        'death',
-    ]
-    plain = '\n'.join(vocab.names).splitlines() == [n.strip() for n in vocab.names]
-    return (
-        vocab.kinds == fixed + n * ('disease',) + ('death',)
-        and n > 0
-        and special
-        and plain
-        and vocab.first_occurrence
-    )
+    kinds = ('padding', 'no_event', 'sex', 'sex', *9 * ('lifestyle',), *n * ('disease',), 'death')
+    if vocab.kinds != kinds or not n or not vocab.first_occurrence:
+        return False
+    special = [vocab.names[i].lower() for i in (0, 1, 2, 3, -1)]
+    plain = '\n'.join(vocab.names).splitlines() == [name.strip() for name in vocab.names]
+    return plain and special == ['padding', 'no event', 'female', 'male', 'death']
 
 # %% ../../nbs/01_files.ipynb #62e04585
 def _delphi_labels(vocab, died):
@@ -154,8 +140,7 @@ def _delphi_labels(vocab, died):
     if not holds_delphi(vocab):
         raise CohortError(
             f'{vocab}: cannot stand in a .bin file; expected padding, no event, female, male, '
-            'nine lifestyle levels, diseases, '
-            'death, each at most once in a life'
+            'nine lifestyle levels, diseases, death, each at most once in a life'
         )
     if not died:
         raise CohortError(
@@ -181,72 +166,6 @@ def write_delphi_files(cohort, path):
         cohort.subjects.drop(columns='died').to_csv(index=False, lineterminator='\n'),
     )
     return [path, labels, windows]
-
-# %% ../../nbs/01_files.ipynb #154dbe92
-def _codes_to_ids(vocab, codes, source, unknown, subject):
-    "Ids of `codes`; -1 for unknown ones when `unknown` is 'drop'."
-    ids = (
-        pd.Series(codes, dtype=object)
-        .map(vocab.ids)
-        .to_numpy(dtype=float, na_value=-1)
-        .astype(np.int64)
-    )
-    if unknown == 'error':
-        refuse_at(
-            source,
-            ids < 0,
-            lambda i: f'the unknown code {codes[i]!r} ({nearest(codes[i], vocab.names)})',
-            "names of the vocabulary, or unknown='drop' to leave such rows out, counted",
-            subject=subject,
-        )
-    return ids
-
-# %% ../../nbs/01_files.ipynb #9517761e
-def read_frame(
-    events: pd.DataFrame,  # subject_id, age (days), code; other columns are ignored
-    subjects: pd.DataFrame = None,  # subject_id with any of sex, start, end (days of age)
-    vocab: Vocab = None,  # None: all codes seen, sorted by name
-    death='Death',  # the code of death; None where deaths are not recorded
-    unknown='error',  # codes outside `vocab`: 'error' or 'drop'
-    source='events',  # how error messages call the table
-    age_unit=None,
-) -> Cohort:  # 'days' or 'years'; None: days, unless they can only be years
-    "A cohort from tables of events and of subjects."
-    require_choice(('error', 'drop'), unknown=unknown)
-    events, subjects = _in_days(events, subjects, age_unit, source)
-    age, codes, padded = _ages_and_codes(events, source)
-    if vocab is None:
-        vocab = make_vocab(sorted(set(map(str, codes)) - {death, 'Female', 'Male'}), death=death)
-    ids = _codes_to_ids(vocab, codes, source, unknown, events.subject_id)
-    keep = ids >= 0
-    subject = whole_numbers(events.subject_id, 'subject', source)
-    cohort = Cohort.from_rows(
-        vocab, subject[keep], age[keep], ids[keep], subjects, source, row=np.flatnonzero(keep)
-    )
-    if death is not None and len(events) and not cohort.subjects.died.any():
-        raise CohortError(
-            f'{source}: no deaths matched the code {death!r}; pass the code of death, or '
-            'death=None where deaths are not recorded'
-        )
-    cohort.report[Counted.UNKNOWN_BEFORE] = int((~keep).sum())
-    if padded:
-        cohort.report[Counted.TRIMMED] = padded
-    return cohort
-
-# %% ../../nbs/01_files.ipynb #97f81010
-def _in_days(events, subjects, unit, source):
-    """Both tables with ages in days; ages that can only be years are refused unless the unit is
-    given."""
-    require_choice(('days', 'years', None), age_unit=unit)
-    require_columns(events, ('subject_id', 'age', 'code'), source)
-    tables = [(events, ['age'])]
-    if subjects is not None:
-        tables.append((subjects, [c for c in ('start', 'end') if c in subjects]))
-    if unit == 'years':
-        return (_times(*tables[0]), None if subjects is None else _times(*tables[1]))
-    if unit is None:
-        _refuse_small_ages(tables, source)
-    return events, subjects
 
 # %% ../../nbs/01_files.ipynb #e9733a43
 def _times(table, columns):
@@ -275,6 +194,21 @@ def _refuse_small_ages(tables, source):
         "are followed for their first 150 days only pass age_unit='days'"
     )
 
+# %% ../../nbs/01_files.ipynb #97f81010
+def _in_days(events, subjects, unit, source):
+    """Both tables with ages in days; ages that can only be years are refused unless the unit is
+    given."""
+    require_choice(('days', 'years', None), age_unit=unit)
+    require_columns(events, ('subject_id', 'age', 'code'), source)
+    tables = [(events, ['age'])]
+    if subjects is not None:
+        tables.append((subjects, [c for c in ('start', 'end') if c in subjects]))
+    if unit == 'years':
+        return (_times(*tables[0]), None if subjects is None else _times(*tables[1]))
+    if unit is None:
+        _refuse_small_ages(tables, source)
+    return events, subjects
+
 # %% ../../nbs/01_files.ipynb #63426245
 def _ages_and_codes(events, source):  # -> ages, codes, number of codes that were trimmed
     "Columns age and code of a table of events; ages must be whole days, codes must not be empty."
@@ -284,18 +218,56 @@ def _ages_and_codes(events, source):  # -> ages, codes, number of codes that wer
     refuse_missing(code, 'code', source, 'a code', subject=events.subject_id)
     return age, code, padded
 
-# %% ../../nbs/01_files.ipynb #2f825535
-@patch
-def write_frame(self: Cohort, folder) -> Path:
-    "Write events.csv, subjects.csv and vocab.csv into `folder`."
-    folder = Path(folder)
-    write_whole(folder / 'events.csv', self.frame().to_csv(index=False, lineterminator='\n'))
-    write_whole(
-        folder / 'subjects.csv',
-        self.subjects.drop(columns='died').to_csv(index=False, lineterminator='\n'),
+# %% ../../nbs/01_files.ipynb #154dbe92
+def _codes_to_ids(vocab, codes, source, unknown, subject):
+    "Ids of `codes`; -1 for unknown ones when `unknown` is 'drop'."
+    ids = (
+        pd.Series(codes, dtype=object)
+        .map(vocab.ids)
+        .to_numpy(dtype=float, na_value=-1)
+        .astype(np.int64)
     )
-    self.vocab.save(folder / 'vocab.csv')
-    return folder
+    if unknown == 'error':
+        refuse_at(
+            source,
+            ids < 0,
+            lambda i: f'the unknown code {codes[i]!r} ({nearest(codes[i], vocab.names)})',
+            "names of the vocabulary, or unknown='drop' to leave such rows out, counted",
+            subject=subject,
+        )
+    return ids
+
+# %% ../../nbs/01_files.ipynb #9517761e
+def read_frame(
+    events: pd.DataFrame,  # subject_id, age (days), code; other columns are ignored
+    subjects: pd.DataFrame = None,  # subject_id with any of sex, start, end (days of age)
+    vocab: Vocab = None,  # None: all codes seen, sorted by name
+    death='Death',  # the code of death; None where deaths are not recorded
+    unknown='error',  # codes outside `vocab`: 'error' or 'drop'
+    source='events',  # how error messages call the table
+    age_unit=None,  # 'days' or 'years'; None: days, unless they can only be years
+) -> Cohort:
+    "A cohort from tables of events and of subjects."
+    require_choice(('error', 'drop'), unknown=unknown)
+    events, subjects = _in_days(events, subjects, age_unit, source)
+    age, codes, padded = _ages_and_codes(events, source)
+    if vocab is None:
+        vocab = make_vocab(sorted(set(map(str, codes)) - {death, 'Female', 'Male'}), death=death)
+    ids = _codes_to_ids(vocab, codes, source, unknown, events.subject_id)
+    keep = ids >= 0
+    subject = whole_numbers(events.subject_id, 'subject', source)
+    cohort = Cohort.from_rows(
+        vocab, subject[keep], age[keep], ids[keep], subjects, source, row=np.flatnonzero(keep)
+    )
+    if death is not None and len(events) and not cohort.subjects.died.any():
+        raise CohortError(
+            f'{source}: no deaths matched the code {death!r}; pass the code of death, or '
+            'death=None where deaths are not recorded'
+        )
+    cohort.report[Counted.UNKNOWN_BEFORE] = int((~keep).sum())
+    if padded:
+        cohort.report[Counted.TRIMMED] = padded
+    return cohort
 
 # %% ../../nbs/01_files.ipynb #940b2b48
 def _read_csv(path):
@@ -328,18 +300,13 @@ def load_cohort(
     subjects = _read_csv(path / 'subjects.csv') if (path / 'subjects.csv').exists() else None
     if vocab is None and (path / 'vocab.csv').exists():
         vocab = Vocab.load(path / 'vocab.csv')
-    death = (
-        vocab.names[vocab.death]
-        if vocab is not None and vocab.death is not None
-        else ('Death' if vocab is None else None)
-    )
+    if vocab is None:
+        death = 'Death'
+    else:
+        death = None if vocab.death is None else vocab.names[vocab.death]
+    events = path / 'events.csv'
     return read_frame(
-        _read_csv(path / 'events.csv'),
-        subjects,
-        vocab,
-        death,
-        source=str(path / 'events.csv'),
-        age_unit=age_unit,
+        _read_csv(events), subjects, vocab, death, source=str(events), age_unit=age_unit
     )
 
 # %% ../../nbs/01_files.ipynb #52f1ff27

@@ -15,60 +15,30 @@ import pandas as pd
 from fastcore.basics import patch
 
 from .codes import Vocab, make_vocab
-from .events import Cohort
+from .events import DAYS_PER_YEAR, Cohort
 from .landmarks import codes_had
 
 # %% ../../nbs/01_simulator.ipynb #ac0ff46c
 FAMILIES = {
-    'circulatory': [
-        'Hypertension',
-        'Lipid disorder',
-        'Angina',
-        'Myocardial infarction',
-        'Atrial fibrillation',
-        'Heart failure',
-        'Stroke',
-        'Peripheral artery disease',
-        'Venous thrombosis',
-        'Aortic aneurysm',
-    ],
-    'metabolic': [
-        'Obesity',
-        'Type 2 diabetes',
-        'Thyroid disorder',
-        'Gout',
-        'Chronic kidney disease',
-        'Retinopathy',
-        'Neuropathy',
-        'Fatty liver',
-        'Osteoporosis',
-        'Anaemia',
-    ],
-    'respiratory': [
-        'Asthma',
-        'COPD',
-        'Pneumonia',
-        'Bronchiectasis',
-        'Sleep apnoea',
-        'Allergic rhinitis',
-        'Lung cancer',
-        'Pulmonary fibrosis',
-        'Chronic sinusitis',
-        'Influenza',
-    ],
-    'nervous': [
-        'Depression',
-        'Anxiety',
-        'Insomnia',
-        'Alcohol use disorder',
-        'Migraine',
-        'Epilepsy',
-        'Dementia',
-        'Parkinson disease',
-        'Falls',
-        'Delirium',
-    ],
+    'circulatory': (
+        'Hypertension, Lipid disorder, Angina, Myocardial infarction, Atrial '
+        'fibrillation, Heart failure, Stroke, Peripheral artery disease, Venous '
+        'thrombosis, Aortic aneurysm'
+    ),
+    'metabolic': (
+        'Obesity, Type 2 diabetes, Thyroid disorder, Gout, Chronic kidney disease, '
+        'Retinopathy, Neuropathy, Fatty liver, Osteoporosis, Anaemia'
+    ),
+    'respiratory': (
+        'Asthma, COPD, Pneumonia, Bronchiectasis, Sleep apnoea, Allergic rhinitis, Lung '
+        'cancer, Pulmonary fibrosis, Chronic sinusitis, Influenza'
+    ),
+    'nervous': (
+        'Depression, Anxiety, Insomnia, Alcohol use disorder, Migraine, Epilepsy, '
+        'Dementia, Parkinson disease, Falls, Delirium'
+    ),
 }
+FAMILIES = {family: codes.split(', ') for family, codes in FAMILIES.items()}
 FEMALE_ONLY = ['Breast cancer', 'Menopausal disorder']
 MALE_ONLY = ['Prostate cancer', 'Prostate hyperplasia']
 
@@ -264,12 +234,12 @@ def simulate(
             f'only {len(enters)} of {pool} people lived to enter; expected {n}: this world is too '
             'deadly'
         )
-    end = np.floor(np.minimum(until, died) * 365.25)
+    end = np.floor(np.minimum(until, died) * DAYS_PER_YEAR)
     table = pd.DataFrame(
         dict(
             subject_id=np.arange(1, n + 1),
             sex=np.array(['female', 'male'])[sex[enters]],
-            start=np.floor(start[enters] * 365.25).astype(int),
+            start=np.floor(start[enters] * DAYS_PER_YEAR).astype(int),
             end=end[enters].astype(int),
         )
     )
@@ -284,7 +254,12 @@ def _as_cohort(vocab, enters, person, age, code, table):
     keep = who >= 0
     first = vocab.id(DISEASES[0])
     return Cohort.from_rows(
-        vocab, who[keep] + 1, np.floor(age[keep] * 365.25), code[keep] + first, table, 'simulated'
+        vocab,
+        who[keep] + 1,
+        np.floor(age[keep] * DAYS_PER_YEAR),
+        code[keep] + first,
+        table,
+        'simulated',
     )
 
 # %% ../../nbs/01_simulator.ipynb #23c94319
@@ -342,7 +317,7 @@ def expected_events(world: World, cohort: Cohort) -> pd.DataFrame:  # code, obse
     table = intervals(cohort)
     columns, sex = _truth(world, cohort, table)
     integral = world.cumulative(
-        table.begin / 365.25, table.end / 365.25, sex, table.had[:, columns]
+        table.begin / DAYS_PER_YEAR, table.end / DAYS_PER_YEAR, sex, table.had[:, columns]
     )
     return pd.DataFrame(
         dict(
@@ -377,7 +352,7 @@ def events_by_causes(
             f'expected a row and a column for each of {len(columns)} codes'
         )
     had = table.had[:, columns]
-    integral = world.cumulative(table.begin / 365.25, table.end / 365.25, sex, had)
+    integral = world.cumulative(table.begin / DAYS_PER_YEAR, table.end / DAYS_PER_YEAR, sex, had)
     n = np.minimum(had.astype(int) @ causes.T, most).ravel()
     sums = [np.bincount(n, x.ravel(), most + 1) for x in (table.event[:, columns], integral)]
     return pd.DataFrame(dict(observed=sums[0], expected=sums[1])).rename_axis('causes had')
@@ -388,8 +363,8 @@ def oracle_nll(world: World, cohort: Cohort) -> float:  # per event
     table = intervals(cohort)
     columns, sex = _truth(world, cohort, table)
     had, event = table.had[:, columns], table.event[:, columns]
-    rate = world.hazard(table.end / 365.25, sex, had)
-    integral = world.cumulative(table.begin / 365.25, table.end / 365.25, sex, had)
+    rate = world.hazard(table.end / DAYS_PER_YEAR, sex, had)
+    integral = world.cumulative(table.begin / DAYS_PER_YEAR, table.end / DAYS_PER_YEAR, sex, had)
     return float((integral.sum() - np.log(rate[event]).sum()) / event.sum())
 
 # %% ../../nbs/01_simulator.ipynb #80cfd349
@@ -402,6 +377,6 @@ def log_hazard_at(
     """True log hazard of each person at the age `landmark`, from codes at or before it; -inf where
     not at risk."""
     had = codes_had(cohort, landmark)[:, cohort.vocab.of_kind('disease', 'death')]
-    years, sex = np.asarray(landmark) / 365.25, cohort.subjects.sex.cat.codes.to_numpy()
+    years, sex = np.asarray(landmark) / DAYS_PER_YEAR, cohort.subjects.sex.cat.codes.to_numpy()
     with np.errstate(divide='ignore'):
         return np.log(self.hazard(years, sex, had))

@@ -24,7 +24,6 @@ from sklearn.decomposition import PCA
 from ..data.codes import write_whole
 from ..data.events import DAYS_PER_YEAR
 from .calibration import interval_lengths
-from .drawing import ENDED
 from .futures import Futures
 
 # %% ../../nbs/48_figures.ipynb #36c2966e
@@ -286,11 +285,7 @@ def lanes_of(
     futures: Futures,  # of one person
 ) -> tuple:  # events: draw, age (years), code; ends: draw, age (years), how
     "The two tables that `futures_figure` draws; a death is an end and no event."
-    events = futures.frame().assign(age=lambda t: t.age / DAYS_PER_YEAR)
-    last = events.groupby('draw').age.max().reindex(range(futures.n)).to_numpy()
-    how, horizon = np.array(ENDED)[futures.ended], futures.landmark[0] / DAYS_PER_YEAR
-    age = np.where(how == 'horizon', horizon + futures.years, last)
-    ends = pd.DataFrame({'draw': range(futures.n), 'age': age, 'how': how})
+    events, ends = (t.assign(age=t.age / DAYS_PER_YEAR) for t in (futures.frame(), futures.ends()))
     return events[futures.token != futures.past.vocab.death], ends
 
 # %% ../../nbs/48_figures.ipynb #26ebe77a

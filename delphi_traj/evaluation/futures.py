@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 from fastcore.basics import patch
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from ..data.batches import CENTURY
 from ..data.events import DAYS_PER_YEAR, MAX_AGE, Cohort, days_of_years

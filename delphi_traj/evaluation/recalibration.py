@@ -32,17 +32,13 @@ def observed_and_expected(
     "Events inside the windows, and the integral of the model's hazards, in cells of sex and age."
     shape = (3 if 'sex' in by else 1, len(edges) + 1, len(cohort.vocab))
     sums = torch.zeros(2, *shape, dtype=torch.float64)
+    batches = Batches(cohort, batch_size, 'competing', training=False)
     with at_rest(model) as device:
-        for batch in _all(Batches(cohort, batch_size, 'competing', training=False)):
-            for total, part in zip(
-                sums, _terms(model, batch.to(device), by, edges, shape), strict=True
-            ):
+        for i in range(len(batches)):
+            terms = _terms(model, batches[i].to(device), by, edges, shape)
+            for total, part in zip(sums, terms, strict=True):
                 total += part.cpu()
     return sums[0].numpy(), sums[1].numpy()
-
-
-def _all(batches):
-    return (batches[i] for i in range(len(batches)))
 
 # %% ../../nbs/46_recalibration.ipynb #5b685a34
 def _terms(model, batch, by, edges, shape):
@@ -53,19 +49,17 @@ def _terms(model, batch, by, edges, shape):
     years, begin = batch.exposure / DAYS_PER_YEAR, batch.clock / DAYS_PER_YEAR
     expected = hazards.cumulative_hazard(years, begin) * free
     person = torch.arange(len(batch), device=years.device)[:, None].expand_as(batch.reader)
-    struck = torch.zeros_like(expected)
-    at = batch.counted
-    struck.index_put_((person[at], batch.reader[at], batch.token[at]), struck.new_ones(()), True)
-    cell = torch.searchsorted(
-        torch.tensor(edges, device=years.device), batch.age.contiguous(), right=True
-    )
+    struck, at = torch.zeros_like(expected), batch.counted
+    once = struck.new_ones(())
+    struck.index_put_((person[at], batch.reader[at], batch.token[at]), once, accumulate=True)
+    bounds = torch.tensor(edges, device=years.device)
+    cell = torch.searchsorted(bounds, batch.age.contiguous(), right=True)
     if 'sex' in by:
         cell = cell + batch.sex[:, None] * shape[1]
     for x in (struck, expected):
         total = torch.zeros(shape[0] * shape[1], shape[2], dtype=torch.float64)
-        yield total.index_add_(0, cell.flatten().cpu(), x.flatten(0, 1).double().cpu()).reshape(
-            shape
-        )
+        total.index_add_(0, cell.flatten().cpu(), x.flatten(0, 1).double().cpu())
+        yield total.reshape(shape)
 
 # %% ../../nbs/46_recalibration.ipynb #4ff39d9a
 def base_rate_recalibration(
@@ -86,9 +80,8 @@ def base_rate_recalibration(
             'found no time at risk in these people; expected a start before the end of observation'
         )
     log_factor = torch.from_numpy(np.log(_factors(O, E, prior)))
-    facts = dict(
-        by=list(by), people=len(cohort), events=int(O.sum()), prior=float(prior)
-    ) | _guessed(cohort)
+    facts = dict(by=list(by), people=len(cohort), events=int(O.sum()), prior=float(prior))
+    facts |= _guessed(cohort)
     out = deepcopy(model)
     out.recalibration = Recalibration(log_factor, torch.tensor(days), facts).to(
         next(model.parameters()).device
@@ -135,12 +128,12 @@ def _check(model, cohort, by, edges, prior):
         raise ValueError(f"by={sorted(odd)}; expected some of 'sex' and 'age'")
     if not (isinstance(prior, (int, float)) and 0 < prior < np.inf):
         raise ValueError(f'prior={prior}; expected events, above 0')
-    if not (
-        np.all(np.diff(edges) > 0) and np.all((np.asarray(edges) > 0) & (np.asarray(edges) <= 150))
-    ):
+    ages = np.asarray(edges)
+    if not (np.all(np.diff(ages) > 0) and np.all((ages > 0) & (ages <= 150))):
         raise ValueError(f'edges={tuple(edges)}; expected rising ages in years, at most 150')
     if model.recalibration is not None:
         raise ValueError(
             'found a model that is recalibrated already; expected the model as trained'
         )
-    model.vocab is not None and model.vocab.require(cohort.vocab)
+    if model.vocab is not None:
+        model.vocab.require(cohort.vocab)
