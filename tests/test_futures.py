@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from delphi_traj.data.drawn_days import CENTURY
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from delphi_traj.data.batches import LandmarkBatch
 from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.drawn_days import CENTURY
 from delphi_traj.data.events import Cohort
 from delphi_traj.data.landmarks import codes_had, known_at
 from delphi_traj.data.simulator import make_world, simulate

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from delphi_traj.data.drawn_days import draw_landmarks
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from delphi_traj.data.batches import Batches, collate
 from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.drawn_days import draw_landmarks
 from delphi_traj.data.events import Cohort
 from delphi_traj.data.simulator import expected_events, make_world, simulate
 from delphi_traj.models.heads import (

@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from delphi_traj.data.drawn_days import CENTURY
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.drawn_days import CENTURY
 from delphi_traj.data.events import days_of_years
 from delphi_traj.data.files import read_frame
 from delphi_traj.data.landmarks import known_at

@@ -11,16 +11,16 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
+from fastcore.basics import patch
+from torch import Tensor
+
+from .codes import Vocab
 from delphi_traj.data.drawn_days import (
     draw_landmarks,
     person_uniforms,
     random_no_events,
     regular_no_events,
 )
-from fastcore.basics import patch
-from torch import Tensor
-
-from .codes import Vocab
 from .events import DAYS_PER_YEAR, Cohort
 from .landmarks import codes_had, first_after, known_at, landmark_days
 

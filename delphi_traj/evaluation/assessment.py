@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from ..data.drawn_days import CENTURY
 
+from ..data.drawn_days import CENTURY
 from ..data.events import DAYS_PER_YEAR, Cohort, days_of_years, subject_hash
 from ..data.simulator import World, make_world, simulate
 from .baseline import AgeSexBaseline

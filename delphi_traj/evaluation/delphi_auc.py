@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from ..data.drawn_days import person_uniforms
 from torch import Tensor, nn
 
 from ..data.batches import Batch, DelphiBatch, collate
+from ..data.drawn_days import person_uniforms
 from ..data.events import DAYS_PER_YEAR, Cohort, days_of_years
 from .risk import at_rest
 

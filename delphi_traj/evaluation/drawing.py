@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from ..data.drawn_days import CENTURY
 from fastcore.basics import patch
 from torch import Tensor
 
+from ..data.drawn_days import CENTURY
 from ..data.events import DAYS_PER_YEAR, Cohort
 from ..data.landmarks import codes_had
 from .risk import clock_began, float64_device, in_float64, landmark_inputs

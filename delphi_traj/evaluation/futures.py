@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import torch
-from ..data.drawn_days import CENTURY
 from fastcore.basics import patch
 from tqdm import tqdm
 
+from ..data.drawn_days import CENTURY
 from ..data.events import DAYS_PER_YEAR, MAX_AGE, Cohort, days_of_years
 from ..data.landmarks import known_at
 from .drawing import ENDED, Rules, Walk
