@@ -10,7 +10,6 @@ import warnings
 from copy import deepcopy
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import nn
 
