@@ -18,7 +18,6 @@ from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
 
-import pandas as pd
 import torch
 from fastcore.script import anno_parser
 

@@ -243,8 +243,9 @@ def test_causes_not_at_risk_are_not_there(seed, years, begin):
 # ---- heads
 
 
-def twins(seed, k=len(VOCAB), d=6, tied=True):
+def twins(seed, k=None, d=6, tied=True):
     "A Weibull head with random weights, and a maker of heads with the same."
+    k = len(VOCAB) if k is None else k
     source, rng = WeibullHead(k, d, tied).double(), seeded(seed)
     with torch.no_grad():
         for p in source.parameters():

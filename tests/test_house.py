@@ -107,8 +107,8 @@ def test_files_are_short_and_narrow(path):
     text = path.read_text(encoding='utf8')
     lines = text.splitlines()
     assert len(lines) <= 500
-    # written by the exporter, as wide as they are: the claim of the notebook, in the first line, and
-    # the list of exported names
+    # written by the exporter, as wide as they are: the claim of the notebook, in the first line,
+    # and the list of exported names
     text = text.split('\n', 1)[1]
     names = re.search(r'^__all__ = \[.*?\]$', text, re.M | re.S)
     before, after = (text[: names.start()], text[names.end() :]) if names else (text, '')

@@ -658,7 +658,7 @@ def test_et_15():
     every mode; only the two branches are dropped."""
     for mode, time_mode in MODES:
         model, batch = a_model(mode, time_mode), three_lives()
-        (features, when), memory = (
+        (_, when), memory = (
             queries_by_hand(model, batch),
             memory_by_hand(model, events_by_hand(model, batch)),
         )

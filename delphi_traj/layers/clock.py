@@ -58,7 +58,7 @@ class AgeEncoding(nn.Module):
 
 # %% ../../nbs/12_clock.ipynb #8ca53a00
 @patch
-def forward(
+def forward(  # noqa: F811
     self: AgeEncoding,
     age: Tensor,  # days, [b l]
 ) -> Tensor:  # [b l d_model]
@@ -90,7 +90,7 @@ class TimeRoPE(nn.Module):
 
 # %% ../../nbs/12_clock.ipynb #f4e79c97
 @patch
-def forward(
+def forward(  # noqa: F811
     self: TimeRoPE,
     age: Tensor,  # days, [b l]
 ) -> tuple[Tensor, Tensor]:  # cosine and sine, each [b l d_head/2]
@@ -131,7 +131,7 @@ class GaussianRBF(nn.Module):
 
 # %% ../../nbs/12_clock.ipynb #abb76b77
 @patch
-def forward(
+def forward(  # noqa: F811
     self: GaussianRBF,
     query_age: Tensor,  # days, [b q]
     key_age: Tensor,  # days, [b l]
@@ -158,7 +158,7 @@ class RelativeTimeBias(nn.Module):
 
 # %% ../../nbs/12_clock.ipynb #07d06aa9
 @patch
-def forward(
+def forward(  # noqa: F811
     self: RelativeTimeBias,
     rbf: Tensor,  # bumps, [b q l r]
 ) -> Tensor:  # [b h q l]

@@ -69,7 +69,7 @@ def log_scale(
 
 # %% ../../nbs/20_heads.ipynb #2bf554be
 @patch
-def forward(
+def forward(  # noqa: F811
     self: ExponentialHead, hidden: Tensor, embedding: Tensor = None
 ) -> Tensor:  # [... d], [k d] -> [... k]
     "Log hazard per year of every cause."
@@ -273,7 +273,7 @@ def log_hazard(
 
 # %% ../../nbs/20_heads.ipynb #53224b6b
 @patch
-def cumulative_hazard(
+def cumulative_hazard(  # noqa: F811
     self: Hazards, years, begin=0.0
 ) -> Tensor:  # years from `begin`, a time on the clock -> [... k]
     "Cumulative hazard of each cause over (begin, begin + years]."
@@ -283,7 +283,7 @@ def cumulative_hazard(
 
 # %% ../../nbs/20_heads.ipynb #5c25f134
 @patch
-def survival(self: Hazards, years, begin=0.0) -> Tensor:  # -> [...]
+def survival(self: Hazards, years, begin=0.0) -> Tensor:  # noqa: F811 [...]
     "Probability that no cause strikes in (begin, begin + years]."
     return (-self.cumulative_hazard(years, begin).sum(-1)).exp()
 
