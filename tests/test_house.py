@@ -120,11 +120,16 @@ def test_files_are_short_and_narrow(path):
 def test_cells_are_short_and_narrow(path):
     cells = cells_of(path)
     assert all(len(line) <= 100 for cell in cells for line in cell.splitlines())
-    assert not [cell for cell in cells if len(cell.splitlines()) > LONGEST_CELL]
+    long = [
+        cell
+        for cell in cells
+        if len(cell.splitlines()) > (LONGEST_COMMAND if '\n@command\n' in cell else LONGEST_CELL)
+    ]
+    assert not long
 
 
-# a command is one function whose options are lines with their help, 30 for everything else
-LONGEST_CELL = 45
+# a class may stand whole; a command is one function whose every option is a line with its help
+LONGEST_CELL, LONGEST_COMMAND = 45, 70
 
 
 @pytest.mark.skipif(not shutil.which('ruff'), reason='ruff is part of the dev install')
@@ -171,7 +176,12 @@ def test_only_commands_print():
 
 
 def test_a_year_has_its_days_from_one_place():
-    found = {name_of(p) for p in MODULES if '365.25' in p.read_text(encoding='utf8')}
+    found = {
+        name_of(path)
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text(encoding='utf8')))
+        if isinstance(node, ast.Constant) and node.value == 365.25
+    }
     assert found == {'delphi_traj.data.events'}
 
 

@@ -22,6 +22,7 @@ from torch import nn
 
 from ..data.batches import AllFutureBatch, Batch
 from ..data.codes import Vocab, write_whole
+from ..data.events import DAYS_PER_YEAR
 from ..data.refusals import CohortError
 from .assessment import some_of
 from .risk import landmark_inputs
@@ -82,7 +83,9 @@ def program_inputs(
     if isinstance(batch, AllFutureBatch):
         had = had | ~batch.future_open
     clock = (
-        torch.zeros(rows) if batch.clock is None else batch.clock[torch.arange(rows), last] / 365.25
+        torch.zeros(rows)
+        if batch.clock is None
+        else batch.clock[torch.arange(rows), last] / DAYS_PER_YEAR
     )
     query = landmark_age(batch)
     wide = (
@@ -288,7 +291,7 @@ def _agree(place, found, wanted):
 def _facts(file):
     "program.json, which must be of this format."
     try:
-        facts = json.loads(file.read_text())
+        facts = json.loads(file.read_text(encoding='utf8'))
     except ValueError as error:
         raise CheckpointError(
             f'{file}: found no JSON ({error}); wanted what export_program writes'

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data.batches import AllFutureBatch, Batch, CompetingBatch, DelphiBatch
-from ..data.events import Cohort
-from ..layers.clock import DAYS_PER_YEAR
+from ..data.events import DAYS_PER_YEAR, Cohort
 
 # %% ../../nbs/20_heads.ipynb #a6fdc5a1
 def _wide_linear(x, weight, bias=None):

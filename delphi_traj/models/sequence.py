@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from ..data.batches import AllFutureBatch, Batch, LandmarkBatch
 from ..data.codes import KINDS, Vocab
+from ..data.events import DAYS_PER_YEAR
 from ..layers.attention import KeyValues
-from ..layers.clock import DAYS_PER_YEAR
 from delphi_traj.models.heads import (
     Hazards,
     Loss,
