@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import math
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
