@@ -7,6 +7,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'delphi_traj.commands._assess': ('commands.html#_assess', 'delphi_traj/commands.py'),
                                       'delphi_traj.commands._reader_options': ('commands.html#_reader_options', 'delphi_traj/commands.py'),
                                       'delphi_traj.commands._say_and_write': ('commands.html#_say_and_write', 'delphi_traj/commands.py'),
+                                      'delphi_traj.commands._say_end': ('commands.html#_say_end', 'delphi_traj/commands.py'),
                                       'delphi_traj.commands._say_kept': ('commands.html#_say_kept', 'delphi_traj/commands.py'),
                                       'delphi_traj.commands._say_start': ('commands.html#_say_start', 'delphi_traj/commands.py'),
                                       'delphi_traj.commands._simulated_to': ('commands.html#_simulated_to', 'delphi_traj/commands.py'),
