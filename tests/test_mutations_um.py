@@ -433,7 +433,7 @@ MUTATIONS = {
     ),
     ('export', 'the clock runs in days'): (
         EXPORT,
-        'batch.clock[torch.arange(rows), last] / 365.25',
+        'batch.clock[torch.arange(rows), last] / DAYS_PER_YEAR',
         'batch.clock[torch.arange(rows), last]',
         'export::test_function_is_what_evaluation_uses[next_token weibull]',
     ),
