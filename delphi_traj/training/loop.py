@@ -359,9 +359,9 @@ def _refuse_another(out, last, model, options, people, processes):
             f'{out}/last holds another configuration; expected {model.config}. '
             f'Choose {new} or the same configuration'
         )
-    free = ('device', 'evaluate_every')
-    now = {n: v for n, v in asdict(options).items() if n not in free}
-    other = {n: (was['options'][n], now[n]) for n in now if was['options'][n] != now[n]}
+    free, now = ('device', 'evaluate_every'), asdict(options)
+    both = [n for n in was['options'] if n in now and n not in free]
+    other = {n: (was['options'][n], now[n]) for n in both if was['options'][n] != now[n]}
     if other:
         raise ValueError(
             f'{out}/last was trained with other options: {other}; use the same to continue'
