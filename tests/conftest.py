@@ -3,6 +3,7 @@
 One thread, unless OMP_NUM_THREADS says more."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,9 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line('markers', 'slow: long version of a test; runs with --slow only')
+    # a job in the background is born deaf to Ctrl-C, which some tests press
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(int(os.environ.get('OMP_NUM_THREADS') or 1))
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     phases = [Phase.explicit, Phase.generate] + [Phase.shrink] * (
