@@ -122,13 +122,18 @@ def redraw(model, seed=0, std=0.3):
     return model
 
 
+# tensors of a batch that have no axis of positions
+FUTURE = ('weight', 'future_open', 'future_struck', 'future_years')
+BY_PERSON = ('sex', 'had', 'query_age', *FUTURE)
+
+
 def padded(batch, more):
     "The batch with `more` positions of padding on the right."
 
     def widen(t):
         return torch.nn.functional.pad(t, (0, more))
 
-    grids = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name not in ('sex', 'had')}
+    grids = {f.name: getattr(batch, f.name) for f in fields(batch) if f.name not in BY_PERSON}
     return replace(batch, **{n: widen(t) for n, t in grids.items() if torch.is_tensor(t)})
 
 

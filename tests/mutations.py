@@ -2,8 +2,8 @@
 tests run against them.
 
 A table maps (statement, what is broken) to (module, text that stands in it exactly once, text in
-its place, test that must fail). White space does not count when the text is looked for: a line that is broken in another place is
-the same line."""
+its place, test that must fail). White space does not count when the text is looked for: a line
+that is broken in another place is the same line."""
 
 import json
 import shutil

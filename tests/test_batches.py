@@ -8,7 +8,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from delphi_traj.data.batches import Batches, collate, collate_landmark, person_uniforms
+from delphi_traj.data.batches import Batches, collate, collate_landmark
+from delphi_traj.data.drawn_days import person_uniforms
 from delphi_traj.data.events import Cohort
 from delphi_traj.models.heads import at_risk
 from lives import VOCAB, a_life, as_cohort, cohorts, examples, table_of

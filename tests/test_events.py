@@ -338,6 +338,21 @@ def test_follow_up_is_warned_about():
         read_frame(frame(), window(), VOCAB)
 
 
+def test_the_warning_names_the_line_that_reads():
+    "A guessed bound is told to the one who called the reader, not to a line inside the package."
+    with pytest.warns(FollowUpWarning) as heard:
+        read_frame(frame())
+    assert heard[0].filename == __file__
+
+
+def test_the_largest_subject_id():
+    "The last number that int64 holds is a subject like any other."
+    last = 2**63 - 1
+    cohort = Cohort.from_rows(VOCAB, [3, last], [5, 6], [4, 5], sex_tokens=False)
+    assert cohort.offsets.tolist() == [0, 1, 2]
+    assert rows_of(cohort) == [(3, 5, 4), (last, 6, 5)]
+
+
 def test_dropped_rows_are_counted():
     "Unknown codes that may be dropped, and repeated codes, are counted in the report."
     events = frame(

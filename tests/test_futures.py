@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from delphi_traj.data.batches import CENTURY, Batch
+from delphi_traj.data.batches import LandmarkBatch
 from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.drawn_days import CENTURY
 from delphi_traj.data.events import Cohort
 from delphi_traj.data.landmarks import codes_had, known_at
 from delphi_traj.data.simulator import make_world, simulate
@@ -406,7 +407,7 @@ def gaps(model, futures, most):
         age = torch.cat(
             [base.age.expand(n, -1), torch.from_numpy(when[:, 1 : j + 1].astype(np.float32))], 1
         )
-        batch = Batch(
+        batch = LandmarkBatch(
             seen,
             age,
             base.sex.expand(n),

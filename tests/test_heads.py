@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from delphi_traj.data.batches import Batches, collate, draw_landmarks
+from delphi_traj.data.batches import Batches, collate
 from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.drawn_days import draw_landmarks
 from delphi_traj.data.events import Cohort
 from delphi_traj.data.simulator import expected_events, make_world, simulate
 from delphi_traj.models.heads import (
@@ -242,8 +243,9 @@ def test_causes_not_at_risk_are_not_there(seed, years, begin):
 # ---- heads
 
 
-def twins(seed, k=len(VOCAB), d=6, tied=True):
+def twins(seed, k=None, d=6, tied=True):
     "A Weibull head with random weights, and a maker of heads with the same."
+    k = len(VOCAB) if k is None else k
     source, rng = WeibullHead(k, d, tied).double(), seeded(seed)
     with torch.no_grad():
         for p in source.parameters():

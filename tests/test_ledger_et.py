@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from delphi_traj.data.batches import Batch
+from delphi_traj.data.batches import LandmarkBatch
 from delphi_traj.layers.attention import TrajectoryAttention, all_future_mask, next_token_mask
 from delphi_traj.layers.mixers import TrajectoryMixer
 from delphi_traj.models.delphi import Delphi
@@ -75,7 +75,7 @@ def three_lives():
     day with events, between two, and nowhere."""
     token = torch.tensor([[5, 4, 6, 7, 8], [9, 1, 10, 0, 0], [0, 0, 0, 0, 0]])
     age = torch.tensor([[0, 15_000, 100, 100, 9_000], [50, 60, 80, 0, 0], [0, 0, 0, 0, 0]]).double()
-    return Batch(
+    return LandmarkBatch(
         token,
         age,
         torch.tensor([0, 1, 2]),
@@ -658,7 +658,7 @@ def test_et_15():
     every mode; only the two branches are dropped."""
     for mode, time_mode in MODES:
         model, batch = a_model(mode, time_mode), three_lives()
-        (features, when), memory = (
+        (_, when), memory = (
             queries_by_hand(model, batch),
             memory_by_hand(model, events_by_hand(model, batch)),
         )

@@ -293,7 +293,7 @@ def test_um_13():
     ] * 4 + [3] + [D // T] * 2 + [4]
     # heterogeneous attention: n = T, B = D, W_B = W_V
     a = layers['hetero']
-    p, q = mixing_patterns(a, x), mixing_patterns(a, other)
+    p = mixing_patterns(a, x)
     assert torch.equal(p.local, torch.stack([x[:, t] @ a.value[t] for t in range(T)], 1)) or close(
         p.local, torch.stack([x[:, t] @ a.value[t] for t in range(T)], 1), 1e-14
     )

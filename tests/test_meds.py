@@ -777,7 +777,7 @@ CONCEPT = pd.DataFrame(
 def omop(fresh):
     "Reads the small tables above, some of them changed or left out, from CSV or parquet."
 
-    def read(form='csv', options={}, **changed):
+    def read(form='csv', options=None, **changed):
         folder = fresh()
         folder.mkdir()
         for name, table in (
@@ -796,7 +796,7 @@ def omop(fresh):
                 table.rename(columns=str.upper).to_csv(folder / f'{name}.csv', index=False)
             else:
                 table.to_parquet(folder / f'{name}.parquet')
-        return read_omop(folder, **options)
+        return read_omop(folder, **(options or {}))
 
     return read
 

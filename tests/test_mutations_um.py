@@ -389,6 +389,24 @@ MUTATIONS = {
         '* count * (count - 1)).sum()',
         'clicks::test_expected_auc_is_the_sum_over_pairs',
     ),
+    ('tables', 'an unseen value has the id of another'): (
+        TABLES,
+        'np.append(np.maximum(known, 0), 0)',
+        'np.append(np.abs(known), 0)',
+        'interactions::test_ids_are_those_of_plain_counting',
+    ),
+    ('studies', 'half a line is read as a row'): (
+        'training/studies.py',
+        'torn = drop_torn_line(path)',
+        "torn = ''",
+        'study_runner::test_a_file_cut_at_any_byte_is_healed',
+    ),
+    ('studies', 'numbers are compared by their text'): (
+        'training/studies.py',
+        'number = float(str(value))',
+        'number = float("text")',
+        'study_runner::test_numbers_are_compared_by_value',
+    ),
     ('MEDS', 'rows before birth count as seen'): (
         'data/calendar.py',
         '(rows.day >= rows.subject_id.map(born)) & (rows.part',

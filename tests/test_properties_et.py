@@ -42,7 +42,7 @@ def batches(draw, people=(1, 4), least=0):
         draw(st.sampled_from([float(day), *ages]))
         for day, ages in zip(landmark, batch.age.tolist(), strict=True)
     ]  # half of them on a day of an event
-    return replace(batch, query_age=torch.tensor(known)[:, None], clock=None)
+    return replace(batch, clock=None).asked_at(torch.tensor(known)[:, None])
 
 
 def person(batch, i):
@@ -54,10 +54,6 @@ def person(batch, i):
         query_age=batch.query_age[[i]],
         **{f: getattr(batch, f)[[i], :n] for f in ('token', 'age', 'valid')},
     )
-
-
-def wider(batch, more):
-    return replace(padded(replace(batch, query_age=None), more), query_age=batch.query_age)
 
 
 def redrawn(batch, after, floor, seed):
@@ -136,7 +132,7 @@ def test_past_is_read(mode, time_mode, batch, seed, data):
 def test_batch_mates_and_padding(mode, time_mode, dtype, tolerance, batch, seed, more):
     "States and hazards are the same alone, among others and with more padding."
     model = a_model(mode, time_mode, seed=seed, dtype=dtype)
-    among, wide = answers(model, batch), answers(model, wider(batch, more))
+    among, wide = answers(model, batch), answers(model, padded(batch, more))
     real = batch.valid[..., None] if mode == 'next_token' else torch.tensor(True)
     scale = (among * real).abs().max()
     assert ((wide[:, : among.shape[1]] - among) * real).abs().max() <= tolerance * scale
@@ -214,7 +210,7 @@ def test_no_history_is_refused_without_a_landmark(mode, time_mode):
             model.predict(empty)
     if mode == 'all_future':
         assert (
-            model.predict(replace(empty, query_age=torch.full((3, 1), 9_500.0)))
+            model.predict(empty.asked_at(torch.full((3, 1), 9_500.0)))
             .hazard[0, 5:]
             .isfinite()
             .all()
@@ -361,7 +357,7 @@ def test_what_follows_the_landmark_is_not_needed(time_mode, cohort, seed):
     "Under all_future a batch that ends at the landmark and one that goes on give one prediction."
     model = a_model('all_future', time_mode, seed=seed)
     ends = collate(cohort, 'all_future', 'random', seed=seed % 9)
-    goes_on = replace(collate(cohort, None, None), query_age=ends.query_age)
+    goes_on = collate(cohort, None, None).asked_at(ends.query_age)
     one, other = (model.predict(batch, years=5.0) for batch in (ends, goes_on))
     for name in ('hazard', 'cumulative_hazard', 'cif_next', 'survival'):
         assert torch.allclose(
@@ -379,7 +375,7 @@ def test_prediction_is_of_the_last_position(time_mode, batch, seed, more):
     model = a_model(time_mode=time_mode, seed=seed)
     with torch.no_grad():
         log_hazard = model.log_hazard(model(batch))
-    got = model.predict(wider(batch, more)).hazard
+    got = model.predict(padded(batch, more)).hazard
     for i, n in enumerate(batch.valid.sum(1).tolist()):
         risk = ~got[i].isnan()
         assert torch.allclose(got[i][risk], log_hazard[i, n - 1].exp()[risk], rtol=1e-9)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from delphi_traj.data.batches import CENTURY
 from delphi_traj.data.codes import make_vocab
+from delphi_traj.data.drawn_days import CENTURY
 from delphi_traj.data.events import days_of_years
 from delphi_traj.data.files import read_frame
 from delphi_traj.data.landmarks import known_at

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ..data.batches import CENTURY
+from ..data.drawn_days import CENTURY
 from ..data.events import DAYS_PER_YEAR, Cohort, days_of_years, subject_hash
 from ..data.simulator import World, make_world, simulate
 from .baseline import AgeSexBaseline
@@ -389,7 +389,7 @@ def scores_of(a: Assessment, years) -> dict:  # predictor -> [n k], log per year
 
 # %% ../../nbs/49_assessment.ipynb #d815747f
 def evaluations_of(a: Assessment) -> dict:  # horizon -> `Evaluation`
-    "Predictors side by side for every horizon, as `evaluate` of 43_metrics does for one."
+    "Predictors side by side for every horizon, as `evaluate` of 44_comparison does for one."
     s = a.settings
     likelihoods = predictor_likelihoods(a.models, a.baseline, a.world, a.cohort)
     own = {'objective': a.stored.model.config.objective} | model_nll(a.stored.model, a.cohort)
@@ -420,7 +420,7 @@ def forecasts(a: Assessment, years, most, resampled=True):  # yields id, Forecas
 
 # %% ../../nbs/49_assessment.ipynb #5a52868f
 def judged_by(a: Assessment, report, years, *args, label=None, **options) -> pd.DataFrame:
-    "A report of 45_calibration for these people, of all or of each group."
+    "A report of 46_performance for these people, of all or of each group."
     s, r = a.settings, a.rows
     given = (
         dict(person=r.person, stratum=r.group, n_boot=s.n_boot, seed=s.seed, min_cases=s.min_cases)

@@ -21,15 +21,15 @@ N_AGES = 151  # one-year ages, 0 to 150
 # %% ../../nbs/43_baseline.ipynb #cd487bea
 def lived(
     years,  # ages in years, [n]
-    group,
+    group,  # of each person, [n]
     n_group: int,
-) -> np.ndarray:  # group of each person, [n] -> [group, age]
+) -> np.ndarray:  # [group, age]
     "Years lived in each year of life from birth to age `years`, summed by group."
     whole = np.floor(years).astype(np.int64)
     cell = group * N_AGES + whole
-    ended = np.bincount(cell, minlength=n_group * N_AGES).reshape(n_group, N_AGES)
-    part = np.bincount(cell, weights=years - whole, minlength=n_group * N_AGES).reshape(
-        n_group, N_AGES
+    ended, part = (
+        np.bincount(cell, weights, n_group * N_AGES).reshape(n_group, N_AGES)
+        for weights in (None, years - whole)
     )
     return ended[:, ::-1].cumsum(1)[:, ::-1] - ended + part
 
@@ -62,9 +62,9 @@ def _events_by_age(cohort, sex, k):
 
 # %% ../../nbs/43_baseline.ipynb #570adf9a
 def age_sex_features(
-    years,  # age [...]
-    sex,  # 0 female, 1 male, 2 unknown, [...] -> [..., 5]
-):
+    years,  # ages, [...]
+    sex,  # 0 female, 1 male, 2 unknown, [...]
+) -> np.ndarray:  # [..., 5]
     "1, decades from 50, their square, sex (unknown: a half), sex x decades."
     a, s = (np.asarray(years) - 50) / 10, np.array([0.0, 1.0, 0.5])[sex]
     return np.stack(np.broadcast_arrays(np.ones_like(a), a, a**2, s, s * a), axis=-1)
@@ -99,17 +99,17 @@ class AgeSexBaseline:
         return cls(coefficient, cohort.vocab.first_occurrence)
 
     def log_hazard(
-        self, age_days, sex
-    ) -> np.ndarray:  # [n] days, [n] 0 female, 1 male, 2 unknown -> [n k]
+        self,
+        age_days,  # [n]
+        sex,  # 0 female, 1 male, 2 unknown, [n]
+    ) -> np.ndarray:  # [n k]
         "Log hazard per year of every cause at an age."
         return age_sex_features(np.asarray(age_days) / DAYS_PER_YEAR, sex) @ self.coefficient
 
 # %% ../../nbs/43_baseline.ipynb #3df63b04
 @patch
-def _sums(
-    self: AgeSexBaseline, cohort
-):  # -> (sum of integrals, sum of log hazards at events, events)
-    "What the likelihood adds up, over one cohort."
+def _sums(self: AgeSexBaseline, cohort):  # -> [3]
+    "Sums over one cohort: of integrals, of log hazards at events, of events."
     table, cause = intervals(cohort), cohort.vocab.of_kind('disease', 'death')
     sex, event = cohort.subjects.sex.cat.codes.to_numpy()[table.person], table.event[:, cause]
     risk = ~table.had[:, cause] if self.first_occurrence else np.ones_like(event)

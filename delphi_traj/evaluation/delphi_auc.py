@@ -15,7 +15,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from ..data.batches import Batch, collate, person_uniforms
+from ..data.batches import Batch, DelphiBatch, collate
+from ..data.drawn_days import person_uniforms
 from ..data.events import DAYS_PER_YEAR, Cohort, days_of_years
 from .risk import at_rest
 
@@ -33,7 +34,7 @@ def earlier_input(
 # %% ../../nbs/44_delphi_auc.ipynb #7a820bc0
 def _next_of(batch: Batch):  # -> next token, its age in days, each [b l]; 0 where there is none
     "The token that follows each position."
-    if batch.target is not None:
+    if isinstance(batch, DelphiBatch):
         return batch.target, batch.target_age
     following = nn.functional.pad(batch.valid, (0, 1))[:, 1:]
     token, age = (nn.functional.pad(x, (0, 1))[:, 1:] for x in (batch.token, batch.age))

@@ -13,7 +13,7 @@ import torch
 from fastcore.basics import patch
 from torch import Tensor
 
-from ..data.batches import CENTURY
+from ..data.drawn_days import CENTURY
 from ..data.events import DAYS_PER_YEAR, Cohort
 from ..data.landmarks import codes_had
 from .risk import clock_began, float64_device, in_float64, landmark_inputs

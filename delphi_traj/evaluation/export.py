@@ -12,7 +12,6 @@ import hashlib
 import json
 import logging
 import math
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +20,7 @@ import torch
 from fastcore.basics import patch
 from torch import nn
 
-from ..data.batches import Batch
+from ..data.batches import AllFutureBatch, Batch
 from ..data.codes import Vocab, write_whole
 from ..data.events import DAYS_PER_YEAR
 from ..data.refusals import CohortError
@@ -54,7 +53,7 @@ class LandmarkProgram(nn.Module):
 def forward(
     self: LandmarkProgram, token, age, sex, valid, had, clock, query_age
 ):  # see `INPUTS` -> log b [b k], log a [b k], bool [b k]
-    batch = Batch(token, age, sex, valid, had=had, query_age=query_age)
+    batch = Batch(token, age, sex, valid, had=had).asked_at(query_age)
     hidden, when = self.model.state_at(batch)
     hazards, risk = self.model.rates(hidden, sex, when), self.model.open_causes(batch)
     shape = torch.zeros_like(hazards.log_scale) if hazards.log_shape is None else hazards.log_shape
@@ -69,7 +68,7 @@ def program_inputs(
     require_events(batch.valid)
     rows, last = last_position(batch.valid)
     had = torch.zeros(len(batch), n_code, dtype=torch.bool) if batch.had is None else batch.had
-    if batch.future_open is not None:
+    if isinstance(batch, AllFutureBatch):
         had = had | ~batch.future_open
     clock = torch.zeros(len(batch))
     if batch.clock is not None:

@@ -52,9 +52,9 @@ TITLES = dict(
     auc_without_dead='AUC without the dead',
 )
 
-
+# %% ../../nbs/49_frozen_risks.ipynb #b8179b73
 def wide(table, index) -> pd.DataFrame:  # a tidy report -> a row for each of `index`
-    "A report of 45_calibration as a reader wants it."
+    "A report of 46_performance as a reader wants it."
     if not len(table):
         return table
     order = pd.MultiIndex.from_frame(table[index].drop_duplicates())

@@ -14,7 +14,7 @@ import torch
 from fastcore.basics import patch
 from tqdm import tqdm
 
-from ..data.batches import CENTURY
+from ..data.drawn_days import CENTURY
 from ..data.events import DAYS_PER_YEAR, MAX_AGE, Cohort, days_of_years
 from ..data.landmarks import known_at
 from .drawing import ENDED, Rules, Walk

@@ -8,8 +8,6 @@ __all__ = ['log', 'open_checkpoint', 'names_only', 'matching_cohort', 'other_peo
 # %% ../../nbs/48_matching.ipynb #561eeb7a
 import logging
 
-import torch
-
 from ..data.formats import brings_vocab
 from ..data.refusals import CohortError
 from ..training.checkpoints import load_checkpoint

@@ -10,7 +10,6 @@ import warnings
 from copy import deepcopy
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import nn
 
@@ -32,13 +31,16 @@ def observed_and_expected(
     "Events inside the windows, and the integral of the model's hazards, in cells of sex and age."
     shape = (3 if 'sex' in by else 1, len(edges) + 1, len(cohort.vocab))
     sums = torch.zeros(2, *shape, dtype=torch.float64)
-    batches = Batches(cohort, batch_size, 'competing', training=False)
     with at_rest(model) as device:
-        for i in range(len(batches)):
-            terms = _terms(model, batches[i].to(device), by, edges, shape)
-            for total, part in zip(sums, terms, strict=True):
+        for batch in _all(Batches(cohort, batch_size, 'competing', training=False)):
+            parts = _terms(model, batch.to(device), by, edges, shape)
+            for total, part in zip(sums, parts, strict=True):
                 total += part.cpu()
     return sums[0].numpy(), sums[1].numpy()
+
+
+def _all(batches):
+    return (batches[i] for i in range(len(batches)))
 
 # %% ../../nbs/46_recalibration.ipynb #5b685a34
 def _terms(model, batch, by, edges, shape):
@@ -49,11 +51,12 @@ def _terms(model, batch, by, edges, shape):
     years, begin = batch.exposure / DAYS_PER_YEAR, batch.clock / DAYS_PER_YEAR
     expected = hazards.cumulative_hazard(years, begin) * free
     person = torch.arange(len(batch), device=years.device)[:, None].expand_as(batch.reader)
-    struck, at = torch.zeros_like(expected), batch.counted
-    once = struck.new_ones(())
-    struck.index_put_((person[at], batch.reader[at], batch.token[at]), once, accumulate=True)
-    bounds = torch.tensor(edges, device=years.device)
-    cell = torch.searchsorted(bounds, batch.age.contiguous(), right=True)
+    struck = torch.zeros_like(expected)
+    at = batch.counted
+    struck.index_put_((person[at], batch.reader[at], batch.token[at]), struck.new_ones(()), True)
+    cell = torch.searchsorted(
+        torch.tensor(edges, device=years.device), batch.age.contiguous(), right=True
+    )
     if 'sex' in by:
         cell = cell + batch.sex[:, None] * shape[1]
     for x in (struck, expected):
@@ -80,8 +83,9 @@ def base_rate_recalibration(
             'found no time at risk in these people; expected a start before the end of observation'
         )
     log_factor = torch.from_numpy(np.log(_factors(O, E, prior)))
-    facts = dict(by=list(by), people=len(cohort), events=int(O.sum()), prior=float(prior))
-    facts |= _guessed(cohort)
+    facts = dict(
+        by=list(by), people=len(cohort), events=int(O.sum()), prior=float(prior)
+    ) | _guessed(cohort)
     out = deepcopy(model)
     out.recalibration = Recalibration(log_factor, torch.tensor(days), facts).to(
         next(model.parameters()).device
@@ -128,8 +132,8 @@ def _check(model, cohort, by, edges, prior):
         raise ValueError(f"by={sorted(odd)}; expected some of 'sex' and 'age'")
     if not (isinstance(prior, (int, float)) and 0 < prior < np.inf):
         raise ValueError(f'prior={prior}; expected events, above 0')
-    ages = np.asarray(edges)
-    if not (np.all(np.diff(ages) > 0) and np.all((ages > 0) & (ages <= 150))):
+    rising = np.all(np.diff(edges) > 0)
+    if not (rising and all(0 < edge <= 150 for edge in edges)):
         raise ValueError(f'edges={tuple(edges)}; expected rising ages in years, at most 150')
     if model.recalibration is not None:
         raise ValueError(

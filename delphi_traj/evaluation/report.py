@@ -373,7 +373,8 @@ def _as_json(a, facts, files) -> dict:
 def _forget(out, names):
     "Remove files that an earlier evaluation says it wrote and this one does not."
     try:
-        old = json.loads((out / 'evaluation.json').read_text())['files']
+        text = (out / 'evaluation.json').read_text(encoding='utf8')
+        old = json.loads(text)['files']
     except (OSError, ValueError, KeyError, TypeError):
         return
     for name in set(map(str, old)) - set(names):

@@ -18,8 +18,9 @@ import torch
 from fastcore.basics import patch
 from torch import Tensor
 
-from ..data.batches import CENTURY, Batch, collate, collate_landmark
+from ..data.batches import Batch, collate, collate_landmark
 from ..data.codes import Vocab
+from ..data.drawn_days import CENTURY
 from ..data.events import DAYS_PER_YEAR, Cohort, days_of_years
 from ..data.landmarks import codes_had, first_after, known_at, landmark_days
 from ..models.heads import Hazards

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ..data.batches import CENTURY
 from ..data.codes import write_whole
+from ..data.drawn_days import CENTURY
 from ..data.events import Cohort, days_of_years
 from ..data.files import holds_delphi, write_folder
 from ..data.formats import read_cohort, write_cohort

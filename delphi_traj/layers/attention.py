@@ -16,7 +16,7 @@ from fastcore.basics import patch
 from torch import Tensor, nn
 
 from .clock import rotate
-from .groups import per_group_linear, split_groups
+from .groups import per_group_linear
 from .mixers import xavier_per_slice_
 
 # %% ../../nbs/13_attention.ipynb #927fe0be

@@ -6,8 +6,7 @@
 __all__ = ['group_width', 'split_groups', 'merge_groups', 'per_group_linear']
 
 # %% ../../nbs/10_groups.ipynb #d9e384ba
-import torch
-from einops import einsum, rearrange
+from einops import rearrange
 from torch import Tensor
 
 # %% ../../nbs/10_groups.ipynb #1ec61fec

@@ -9,7 +9,6 @@ __all__ = ['FROZEN', 'DelphiConfig', 'traj_mixer_v1', 'traj_mixer_v5', 'Block', 
 import math
 from dataclasses import dataclass, replace
 
-import torch
 from fastcore.basics import patch
 from torch import Tensor, nn
 

@@ -17,9 +17,8 @@ from fastcore.basics import patch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..data.batches import Batch
-from ..data.events import Cohort
-from ..layers.clock import DAYS_PER_YEAR
+from ..data.batches import AllFutureBatch, Batch, CompetingBatch, DelphiBatch
+from ..data.events import DAYS_PER_YEAR, Cohort
 
 # %% ../../nbs/20_heads.ipynb #a6fdc5a1
 def _wide_linear(x, weight, bias=None):
@@ -69,7 +68,7 @@ def log_scale(
 
 # %% ../../nbs/20_heads.ipynb #2bf554be
 @patch
-def forward(
+def forward(  # noqa: F811
     self: ExponentialHead, hidden: Tensor, embedding: Tensor = None
 ) -> Tensor:  # [... d], [k d] -> [... k]
     "Log hazard per year of every cause."
@@ -150,7 +149,7 @@ def _constant_terms(
 # %% ../../nbs/20_heads.ipynb #3034614c
 def competing_loss(
     hazard,  # log hazard per year [b l k], or `Hazards`
-    batch: Batch,  # with reader, counted, exposure; and clock where hazards are not constant
+    batch: CompetingBatch,  # with a clock where hazards are not constant
     cause: Tensor,  # bool [k]: diseases and death
     first_occurrence=True,
 ) -> Loss:
@@ -186,7 +185,7 @@ def marginal_log_rates(
     return np.where(vocab.of_kind('disease', 'death'), rate, 0.0)
 
 # %% ../../nbs/20_heads.ipynb #8e9bfb09
-def last_untied(batch: Batch) -> Tensor:  # int64 [b l]
+def last_untied(batch: DelphiBatch) -> Tensor:  # int64 [b l]
     """Position whose waiting time a target takes: l itself, or the last one of an earlier day if
     the target is on l's day."""
     age, l = batch.age, batch.age.shape[1]
@@ -199,7 +198,7 @@ def last_untied(batch: Batch) -> Tensor:  # int64 [b l]
 # %% ../../nbs/20_heads.ipynb #6e8af27b
 def delphi_loss(
     log_rate: Tensor,  # per day, [b l k]
-    batch: Batch,  # with target, target_age
+    batch: DelphiBatch,
     ignored: Tensor,  # bool [k]: padding, sex, lifestyle
     t_min=0.1,  # days
     no_event=None,
@@ -273,7 +272,7 @@ def log_hazard(
 
 # %% ../../nbs/20_heads.ipynb #53224b6b
 @patch
-def cumulative_hazard(
+def cumulative_hazard(  # noqa: F811
     self: Hazards, years, begin=0.0
 ) -> Tensor:  # years from `begin`, a time on the clock -> [... k]
     "Cumulative hazard of each cause over (begin, begin + years]."
@@ -283,7 +282,7 @@ def cumulative_hazard(
 
 # %% ../../nbs/20_heads.ipynb #5c25f134
 @patch
-def survival(self: Hazards, years, begin=0.0) -> Tensor:  # -> [...]
+def survival(self: Hazards, years, begin=0.0) -> Tensor:  # noqa: F811 [...]
     "Probability that no cause strikes in (begin, begin + years]."
     return (-self.cumulative_hazard(years, begin).sum(-1)).exp()
 
@@ -408,7 +407,7 @@ def hazards_of(output) -> Hazards:  # what a head returned
 # %% ../../nbs/20_heads.ipynb #93c00715
 @patch
 def competing_terms(
-    self: Hazards, batch: Batch, risk: Tensor
+    self: Hazards, batch: CompetingBatch, risk: Tensor
 ):  # bool [b l k] -> paid, log hazards [b l]
     "Sum of cumulative hazards on the clock, and the log hazard of every token at its reader."
     if self.log_shape is None:
@@ -427,7 +426,7 @@ def competing_terms(
 # %% ../../nbs/20_heads.ipynb #0b4957af
 def all_future_loss(
     hazard,  # log hazard per year or `Hazards`, [b k] or [b 1 k]
-    batch: Batch,  # with future_open, future_struck, future_years, weight
+    batch: AllFutureBatch,
 ) -> Loss:
     """Sum over people and open causes of cumulative hazards, minus log hazards of the struck ones,
     per event."""

@@ -15,10 +15,10 @@ import torch
 from fastcore.basics import patch
 from torch import Tensor, nn
 
-from ..data.batches import Batch
+from ..data.batches import AllFutureBatch, Batch, LandmarkBatch
 from ..data.codes import KINDS, Vocab
+from ..data.events import DAYS_PER_YEAR
 from ..layers.attention import KeyValues
-from ..layers.clock import DAYS_PER_YEAR
 from delphi_traj.models.heads import (
     Hazards,
     Loss,
@@ -193,7 +193,7 @@ def last_position(valid: Tensor) -> tuple[Tensor, Tensor]:  # bool [b l] -> rows
 
 def landmark_age(batch: Batch) -> Tensor:  # days, [b 1]
     "The age from which a model looks: that of the batch, or else of its last event."
-    if batch.query_age is not None:
+    if isinstance(batch, LandmarkBatch):
         return batch.query_age
     require_events(batch.valid)
     return batch.age.masked_fill(~batch.valid, -torch.inf).amax(1, keepdim=True)
@@ -231,7 +231,7 @@ def open_causes(self: SequenceModel, batch: Batch) -> Tensor:  # bool [b k]
     if self.config.objective != 'all_future':
         risk = at_risk(batch, cause, self.config.first_occurrence)
         return risk[last_position(batch.valid)] & ~self.is_dead(batch)
-    if batch.future_open is not None:
+    if isinstance(batch, AllFutureBatch):
         return batch.future_open & ~self.is_dead(batch)
     known = replace(batch, valid=batch.valid & (batch.age <= landmark_age(batch)))
     return at_risk(known, cause)[:, -1] & ~self.is_dead(known)
@@ -297,7 +297,8 @@ def predict(
     self.require_rest()
     purposes = ('landmark', 'inputs', 'competing')
     if self.config.objective == 'all_future':  # inputs only if somebody says when
-        purposes = ('all_future',) if batch.query_age is None else ('all_future', 'inputs')
+        asked = isinstance(batch, LandmarkBatch)
+        purposes = ('all_future', 'inputs') if asked else ('all_future',)
     batch.require(*purposes, vocab=self.vocab)
     hazards, risk, begin = self.landmark(batch)
     blank, quiet = (lambda x: torch.where(risk, x, torch.nan)), hazards.only(risk)
@@ -333,8 +334,8 @@ class Histories:
     @torch.no_grad()
     def look(self, age: Tensor) -> Hazards:  # days, [b] -> [b k]
         "Hazards at the last position of every row, or at `age` where a model asks from landmarks."
-        query_age = age[:, None] if self.model.config.objective == 'all_future' else None
-        return self.model.hazards_at(replace(self.batch, query_age=query_age))
+        asks = self.model.config.objective == 'all_future'
+        return self.model.hazards_at(self.batch.asked_at(age[:, None]) if asks else self.batch)
 
 # %% ../../nbs/20_sequence.ipynb #29801c4c
 class Memory:

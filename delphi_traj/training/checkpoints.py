@@ -20,12 +20,7 @@ from torch import nn
 import delphi_traj
 from ..data.codes import Vocab
 from ..models.sequence import Recalibration
-from delphi_traj.training.architectures import (
-    ARCHITECTURES,
-    architecture,
-    frozen_facts,
-    register_mixers,
-)
+from .architectures import architecture, frozen_facts, known_architectures
 from delphi_traj.training.files import (
     CheckpointError,
     check_sha256,
@@ -182,16 +177,15 @@ _OLD_TAGS = ('traj_mixer_v2', 'traj_mixer_v3', 'traj_mixer_v4')
 # %% ../../nbs/30_checkpoints.ipynb #03f5e3aa
 def _check_tag(file, tag, expect):
     "The entry of a tag, if it is known and the expected one (V1.16, V5.14)."
-    register_mixers()
-    found = f'model_architecture {tag!r}'
+    known, found = known_architectures(), f'model_architecture {tag!r}'
     if tag in _OLD_TAGS:
         wanted = f'{expect or "a current tag"}; train again'
         refuse(file, f'{found}, an older version that is not read', wanted)
     if expect is not None and tag != expect:
         refuse(file, found, f'{expect!r}, as the caller expects')
-    if tag not in list(ARCHITECTURES):
-        refuse(file, found, f'one of {", ".join(ARCHITECTURES)}')
-    return ARCHITECTURES[tag]
+    if tag not in list(known):
+        refuse(file, found, f'one of {", ".join(known)}')
+    return known[tag]
 
 # %% ../../nbs/30_checkpoints.ipynb #752db360
 def _read_config(file, given, entry):

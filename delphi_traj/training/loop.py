@@ -25,7 +25,7 @@ from fastcore.basics import patch
 from torch import nn
 from tqdm.auto import tqdm
 
-from ..data.batches import Batches
+from ..data.batches import Batches, CompetingBatch
 from ..data.events import Cohort
 from ..models.heads import marginal_log_rates, set_base_rate
 from .checkpoints import load_checkpoint, save_checkpoint
@@ -125,7 +125,9 @@ def mean_events(batches: Batches, most=64) -> float:  # None under `delphi`
     if batches.objective == 'delphi':
         return None
     first = [batches[i] for i in range(min(len(batches), most))]
-    counts = [int((b.future_struck if b.counted is None else b.counted).sum()) for b in first]
+    counts = [
+        int((b.counted if isinstance(b, CompetingBatch) else b.future_struck).sum()) for b in first
+    ]
     return max(sum(counts) / len(counts), 1.0)
 
 # %% ../../nbs/31_training.ipynb #0129684a
@@ -357,9 +359,9 @@ def _refuse_another(out, last, model, options, people, processes):
             f'{out}/last holds another configuration; expected {model.config}. '
             f'Choose {new} or the same configuration'
         )
-    free = ('device', 'evaluate_every')
-    now = {n: v for n, v in asdict(options).items() if n not in free}
-    other = {n: (was['options'][n], now[n]) for n in now if was['options'][n] != now[n]}
+    free, now = ('device', 'evaluate_every'), asdict(options)
+    both = [n for n in was['options'] if n in now and n not in free]
+    other = {n: (was['options'][n], now[n]) for n in both if was['options'][n] != now[n]}
     if other:
         raise ValueError(
             f'{out}/last was trained with other options: {other}; use the same to continue'
