@@ -421,8 +421,8 @@ MUTATIONS = {
     ),
     ('export', 'a program lets the dead be at risk'): (
         EXPORT,
-        ' & ~self.model.is_dead(batch)',
-        '',
+        'self.model.open_causes(batch)',
+        'torch.ones_like(had)',
         'export::test_nothing_follows_death',
     ),
     ('export', 'codes before the window are forgotten'): (
@@ -433,20 +433,20 @@ MUTATIONS = {
     ),
     ('export', 'the clock runs in days'): (
         EXPORT,
-        'batch.clock[torch.arange(rows), last] / DAYS_PER_YEAR',
-        'batch.clock[torch.arange(rows), last]',
+        'batch.clock[rows, last] / DAYS_PER_YEAR',
+        'batch.clock[rows, last]',
         'export::test_function_is_what_evaluation_uses[next_token weibull]',
     ),
     ('export', 'the landmark is the last event'): (
         EXPORT,
-        'query = landmark_age(batch)',
-        'query = batch.age.gather(1, last[:, None])',
+        'landmark_age(batch).float()',
+        'batch.age.gather(1, last[:, None]).float()',
         'export::test_function_is_what_evaluation_uses[all_future exponential]',
     ),
     ('export', 'the hash is compared with itself'): (
         EXPORT,
-        "'SHA-256 ' + sha256(path/'program.pt2'), ",
-        "'SHA-256 ' + facts['program_sha256'], ",
+        "f'SHA-256 {sha256(program)}'",
+        'f\'SHA-256 {facts["program_sha256"]}\'',
         'export::test_changed_facts_are_refused[change2]',
     ),
     ('export', 'any program is the same'): (

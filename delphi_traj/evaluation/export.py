@@ -27,8 +27,8 @@ from ..data.refusals import CohortError
 from .assessment import some_of
 from .risk import landmark_inputs
 from ..layers.unimixing import BlockMixing, bake
-from ..models.heads import Hazards, at_risk
-from ..models.sequence import landmark_age
+from ..models.heads import Hazards
+from ..models.sequence import landmark_age, last_position, require_events
 from ..training.checkpoints import Checkpoint
 from ..training.files import CheckpointError
 
@@ -54,16 +54,8 @@ def forward(
     self: LandmarkProgram, token, age, sex, valid, had, clock, query_age
 ):  # see `INPUTS` -> log b [b k], log a [b k], bool [b k]
     batch = Batch(token, age, sex, valid, had=had).asked_at(query_age)
-    hidden = self.model(batch)
-    at = (torch.arange(token.shape[0], device=token.device), valid.sum(1) - 1)
-    looks = hidden.ndim == 2  # from a landmark
-    hazards = self.model.rates(
-        hidden if looks else hidden[at], sex, query_age[:, 0] if looks else age[at]
-    )
-    config, cause = self.model.config, self.model.of_kind('disease', 'death')
-    risk = at_risk(batch, cause, getattr(config, 'first_occurrence', True))[
-        at
-    ] & ~self.model.is_dead(batch)
+    hidden, when = self.model.state_at(batch)
+    hazards, risk = self.model.rates(hidden, sex, when), self.model.open_causes(batch)
     shape = torch.zeros_like(hazards.log_scale) if hazards.log_shape is None else hazards.log_shape
     return hazards.log_scale, shape, risk
 
@@ -73,35 +65,18 @@ def program_inputs(
     n_code: int,
 ) -> tuple:  # tensors in the order of `INPUTS`
     "The seven tensors of a batch."
-    rows, last = len(batch), batch.valid.sum(1) - 1
-    if (last < 0).any():
-        raise ValueError(
-            f'row {int((last < 0).int().argmax())} has no event; give at least a no-event token '
-            'at the landmark'
-        )
-    had = torch.zeros(rows, n_code, dtype=torch.bool) if batch.had is None else batch.had
+    require_events(batch.valid)
+    rows, last = last_position(batch.valid)
+    had = torch.zeros(len(batch), n_code, dtype=torch.bool) if batch.had is None else batch.had
     if isinstance(batch, AllFutureBatch):
         had = had | ~batch.future_open
-    clock = (
-        torch.zeros(rows)
-        if batch.clock is None
-        else batch.clock[torch.arange(rows), last] / DAYS_PER_YEAR
-    )
-    query = landmark_age(batch)
-    wide = (
-        (lambda x: x)
-        if batch.token.shape[1] > 1
-        else lambda x: torch.cat([x, torch.zeros_like(x)], 1)
-    )
-    return (
-        wide(batch.token),
-        wide(batch.age),
-        batch.sex,
-        wide(batch.valid),
-        had,
-        clock.float(),
-        query.float(),
-    )
+    clock = torch.zeros(len(batch))
+    if batch.clock is not None:
+        clock = batch.clock[rows, last] / DAYS_PER_YEAR
+    token, age, valid = batch.token, batch.age, batch.valid
+    if token.shape[1] == 1:
+        token, age, valid = (nn.functional.pad(x, (0, 1)) for x in (token, age, valid))
+    return token, age, batch.sex, valid, had, clock.float(), landmark_age(batch).float()
 
 # %% ../../nbs/50_export.ipynb #90bbd97c
 def traced(
@@ -110,17 +85,11 @@ def traced(
 ) -> torch.export.ExportedProgram:  # seven tensors of two people or more
     "The model as a graph for any number of people and events."
     people, events = torch.export.Dim('people', min=1), torch.export.Dim('events', min=2)
-    open_axes = dict(
-        zip(
-            INPUTS,
-            [{0: people, 1: events}] * 2
-            + [{0: people}, {0: people, 1: events}]
-            + [{0: people}] * 3,
-            strict=True,
-        )
-    )
+    person, event = {0: people}, {0: people, 1: events}
+    axes = dict(token=event, age=event, sex=person, valid=event)
+    axes |= {name: person for name in INPUTS if name not in axes}
     with torch.no_grad():
-        return torch.export.export(LandmarkProgram(model), tuple(example), dynamic_shapes=open_axes)
+        return torch.export.export(LandmarkProgram(model), tuple(example), dynamic_shapes=axes)
 
 # %% ../../nbs/50_export.ipynb #e4d82d19
 FILES = ('program.pt2', 'vocab.csv', 'program.json')
@@ -193,21 +162,13 @@ def example_inputs(vocab: Vocab, people=3, events=5, seed=0) -> tuple:  # seven 
     token = torch.tensor(rng.integers(1, len(vocab), (people, events)))
     if vocab.death is not None:
         token[token == vocab.death] = 1
-    age = torch.tensor(
-        np.sort(rng.uniform(0, 30_000, (people, events)), axis=1), dtype=torch.float32
-    )
+    days = np.sort(rng.uniform(0, 30_000, (people, events)), axis=1)
+    age = torch.tensor(days, dtype=torch.float32)
     valid = torch.arange(events) < torch.tensor(rng.integers(1, events + 1, (people, 1)))
     sex = torch.tensor(rng.integers(0, 3, people))
     had = torch.tensor(rng.random((people, len(vocab))) < 0.05)
-    return (
-        token,
-        age,
-        sex,
-        valid,
-        had,
-        torch.full((people,), 0.5),
-        age.gather(1, valid.sum(1, keepdim=True) - 1) + 100.0,
-    )
+    query = age.gather(1, valid.sum(1, keepdim=True) - 1) + 100.0
+    return token, age, sex, valid, had, torch.full((people,), 0.5), query
 
 # %% ../../nbs/50_export.ipynb #d756848b
 def check_same(program, model, vocab: Vocab, tolerance=1e-4):
@@ -265,21 +226,16 @@ def load_program(
             f'{", ".join(FILES)}'
         )
     facts, codes = _facts(path / 'program.json'), Vocab.load(path / 'vocab.csv')
-    _agree(
-        path / 'program.pt2',
-        'SHA-256 ' + sha256(path / 'program.pt2'),
-        'SHA-256 ' + facts['program_sha256'],
-    )
-    _agree(
-        path / 'vocab.csv', f'vocabulary {codes.fingerprint}', f'vocabulary {facts["vocabulary"]}'
-    )
+    program, table = path / 'program.pt2', path / 'vocab.csv'
+    _agree(program, f'SHA-256 {sha256(program)}', f'SHA-256 {facts["program_sha256"]}')
+    _agree(table, f'vocabulary {codes.fingerprint}', f'vocabulary {facts["vocabulary"]}')
     if vocab is not None:
         _agree(
             path,
             f'vocabulary {codes.fingerprint} with {len(codes)} codes',
             f'vocabulary {vocab.fingerprint} with {len(vocab)} codes',
         )
-    return Program(torch.export.load(path / 'program.pt2').module(), codes, facts, path)
+    return Program(torch.export.load(program).module(), codes, facts, path)
 
 # %% ../../nbs/50_export.ipynb #9ac17d68
 def _agree(place, found, wanted):

@@ -188,7 +188,7 @@ def require_events(valid: Tensor):  # bool [b l]
 def last_position(valid: Tensor) -> tuple[Tensor, Tensor]:  # bool [b l] -> rows and columns, [b]
     "Where the last True of each row stands."
     column = valid.shape[1] - 1 - valid.flip(1).int().argmax(1)
-    return torch.arange(len(valid), device=valid.device), column
+    return torch.arange(valid.shape[0], device=valid.device), column  # open in an export
 
 
 def landmark_age(batch: Batch) -> Tensor:  # days, [b 1]
