@@ -21,13 +21,22 @@ PACKAGE = Path(delphi_traj.__file__).parent
 
 def mutated(text, old, new):
     """`text` with `old`, which must stand in it exactly once whatever its white space, replaced by
-    `new`."""
+    `new`, which must be Python."""
     kept = [i for i, letter in enumerate(text) if not letter.isspace()]
     bare, sought = ''.join(text[i] for i in kept), ''.join(old.split())
     times = bare.count(sought)
     assert times == 1, f'{old!r} stands {times} times, expected once: renew this mutation'
     first = bare.index(sought)
-    return text[: kept[first]] + new + text[kept[first + len(sought) - 1] + 1 :]
+    # what is replaced begins and ends with a letter: white space around both texts stays outside
+    lead, trail = len(old) - len(old.lstrip()), len(old) - len(old.rstrip())
+    new = new[lead:] if new.startswith(old[:lead]) else new
+    new = new[: len(new) - trail] if new.endswith(old[len(old) - trail :]) else new
+    changed = text[: kept[first]] + new + text[kept[first + len(sought) - 1] + 1 :]
+    try:
+        compile(changed, 'changed', 'exec')
+    except SyntaxError as error:
+        raise AssertionError(f'{new!r} makes no Python: {error}; renew this mutation') from error
+    return changed
 
 
 def place(name):

@@ -598,7 +598,7 @@ def test_rankers_are_known_without_an_import():
     "All eight stand in the table and are built in a process that has imported one module only."
     code = (
         "from delphi_traj.data.interactions import Field\n"
-        "from delphi_traj.models.unimixer import RANKERS, make_ranker\n"
+        "from delphi_traj.models.rankers import RANKERS, make_ranker\n"
         "fields = [Field('a', size=5), Field('b', size=5)]\n"
         "print([make_ranker(n, fields, 2, 8, 1, embedding=4).parameter_count() > 0\n"
         "       for n in RANKERS], list(RANKERS))"

@@ -137,8 +137,8 @@ MUTATIONS = {
     ('UM.12', 'a residual around the SwiGLU'): (
         UM,
         'y = self.feed(self.mix(x))\n    return',
-        'y = self.feed(o := self.mix(x))\n    y = (y[0] + o, y[1]) if isinstance(y, tuple) else y '
-        '+ o\n    return',
+        'y = self.feed(o := self.mix(x))\n        y = (y[0] + o, y[1]) if isinstance(y, tuple) else y '
+        '+ o\n        return',
         'ledger_um_unimixer::test_um_12_block',
     ),
     ('UM.13', 'one input compared with itself'): (
@@ -193,7 +193,7 @@ MUTATIONS = {
     ('UM.18', 'gates rescaled to one'): (
         TOKENS,
         'return gate, *gate.topk(self.top_k, -1)',
-        'best, chosen = gate.topk(self.top_k, -1)\n    return gate, best / best.sum(-1, '
+        'best, chosen = gate.topk(self.top_k, -1)\n        return gate, best / best.sum(-1, '
         'keepdim=True), chosen',
         'ledger_um_unimixer::test_um_18',
     ),

@@ -344,7 +344,8 @@ def test_nothing_follows_death(mode, time_mode):
     """For a dead person nothing is predicted, and survival is certain; for others in the batch
     nothing changes."""
     model, batch = a_model(mode, time_mode), collate(FEW, None)
-    batch.query_age = torch.full((3, 1), 9_000.0)
+    if mode == 'all_future':
+        batch = batch.asked_at(torch.full((3, 1), 9_000.0))
     got = model.predict(batch, years=2.0)
     assert got.hazard[2].isnan().all() and got.cif_next[2].isnan().all() and got.survival[2] == 1
     assert got.hazard[:2].isnan().sum(1).tolist() == [5, 6]
