@@ -137,8 +137,8 @@ MUTATIONS = {
     ('UM.12', 'a residual around the SwiGLU'): (
         UM,
         'y = self.feed(self.mix(x))\n    return',
-        'y = self.feed(o := self.mix(x))\n        y = (y[0] + o, y[1]) if isinstance(y, tuple) else y '
-        '+ o\n        return',
+        'y = self.feed(o := self.mix(x))\n'
+        '        y = (y[0] + o, y[1]) if isinstance(y, tuple) else y + o\n        return',
         'ledger_um_unimixer::test_um_12_block',
     ),
     ('UM.13', 'one input compared with itself'): (
