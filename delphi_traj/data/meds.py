@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from flexible_schema import SchemaValidationError, TableValidationError
 from meds import CodeMetadataSchema, DataSchema, DatasetMetadataSchema, SubjectSplitSchema
 
+# %% ../../nbs/04_meds.ipynb #903c09db
 from delphi_traj.data.calendar import (
     Record,
     cohort_of,

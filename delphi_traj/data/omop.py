@@ -12,6 +12,7 @@ import meds
 import numpy as np
 import pandas as pd
 
+# %% ../../nbs/05_omop.ipynb #8d244eca
 from delphi_traj.data.calendar import (
     DAY,
     Record,

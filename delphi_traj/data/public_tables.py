@@ -37,7 +37,7 @@ def _read_lines(path, sep, names, encoding, header=None):
     table.attrs['path'] = str(path)
     return table.where(table != '', None)
 
-
+# %% ../../nbs/08_public_tables.ipynb #a2887506
 def _check_columns(path, rows, names, sep):
     width = [len(row) for row in rows.values()]
     refuse_at(
@@ -143,7 +143,7 @@ def _film_columns(item):
     years = pd.to_numeric(item.year).astype('Int64') // 3
     return dict(year_band=years) | {k: pd.Series(v, dtype=object) for k, v in genres.items()}
 
-
+# %% ../../nbs/08_public_tables.ipynb #5786e48a
 def _movielens_frame(ratings, users, items, liked):
     users['age'] = _whole(users, 'age')
     user, item = _describe(ratings, users, 'user'), _describe(ratings, items, 'item')

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+# %% ../../nbs/49_assessment.ipynb #e862aee5
 from ..data.drawn_days import CENTURY
 from ..data.events import DAYS_PER_YEAR, Cohort, days_of_years, subject_hash
 from ..data.simulator import World, make_world, simulate

@@ -349,7 +349,7 @@ def shared_by_rounds(
         bias = self.reasoning_core.time_bias(self.rbf(query_age, event_age))
     return dict(memory=memory, mask=mask, rotation=self.turn(query_age), bias=bias)
 
-
+# %% ../../nbs/22_event_trajectory.ipynb #1a9417d5
 @patch
 def prepare(
     self: EventTrajectory, batch: Batch

@@ -285,7 +285,7 @@ def require_rest(self: SequenceModel):
             'the model is in training mode, where dropout is active; call .eval() first'
         )
 
-
+# %% ../../nbs/20_sequence.ipynb #26f5f4d0
 @patch
 @torch.no_grad()
 def predict(

@@ -17,6 +17,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+# %% ../../nbs/30_checkpoints.ipynb #d62f06b2
 import delphi_traj
 from ..data.codes import Vocab
 from ..models.sequence import Recalibration
