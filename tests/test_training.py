@@ -240,6 +240,26 @@ def test_a_loss_that_is_not_finite_stops_the_run():
         )
 
 
+def test_a_run_of_before_an_option_had_its_usual_value(tmp_path):
+    """A stored run without an option of today goes on at the usual value, and only at that."""
+    people = simulate(60, seed=4)
+    config = traj_mixer_v5(len(people.vocab), objective='competing', **SMALL)
+    options = TrainOptions(steps=2, batch_size=32, evaluate_every=1, device='cpu')
+
+    def go(options, resume=True):
+        model = Delphi(config, people.vocab)
+        return train(model, people.vocab, people, people, options, tmp_path, resume, progress=False)
+
+    whole = go(options, resume=False)
+    file = tmp_path / 'last' / 'train_config.json'
+    stored = json.loads(file.read_text(encoding='utf8'))
+    del stored['training']['options']['clip']
+    file.write_text(json.dumps(stored), encoding='utf8')
+    with pytest.raises(ValueError, match='other options.*clip'):
+        go(replace(options, clip=2.0))
+    assert len(go(options)) == len(whole)
+
+
 def test_resume_refuses_another_run(tmp_path):
     """Another learning rate, another width, another vocabulary: each is said."""
     cohort = simulate(60, seed=4)

@@ -226,8 +226,6 @@ def delong(
 # %% ../../nbs/44_delphi_auc.ipynb #5c38109c
 def _log_hazard(model, hidden, batch, at):  # at: (person, position), each [n] -> [n k]
     "Log hazard per year of every code on the day of each position `at`."
-    if not hasattr(model, 'hazards'):
-        return model.log_hazard(hidden[at])
     clock = batch.age * 0 if batch.clock is None else batch.clock
     return model.hazards(hidden[at]).log_hazard(clock[at] / DAYS_PER_YEAR)
 

@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import pandas as pd
@@ -360,8 +360,9 @@ def _refuse_another(out, last, model, options, people, processes):
             f'Choose {new} or the same configuration'
         )
     free, now = ('device', 'evaluate_every'), asdict(options)
-    both = [n for n in was['options'] if n in now and n not in free]
-    other = {n: (was['options'][n], now[n]) for n in both if was['options'][n] != now[n]}
+    # an option that the stored run did not know had its usual value
+    then = {f.name: was['options'].get(f.name, f.default) for f in fields(options)}
+    other = {n: (then[n], now[n]) for n in now if n not in free and then[n] != now[n]}
     if other:
         raise ValueError(
             f'{out}/last was trained with other options: {other}; use the same to continue'
